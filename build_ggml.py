@@ -357,7 +357,7 @@ def parser(prog: str | None = None) -> argparse.ArgumentParser:
     add("--reference", action="store_true",
         help="instead build upstream's own programs and libllama in the cache, as test oracles")
     add("--llama", action="store_true",
-        help="also build libllama on it, for models of any architecture: three minutes more")
+        help="also build libllama on it, for models of any architecture: two minutes more")
     add("--on", type=Path, metavar="DIR",
         help="with --llama: on that finished build of ggml, instead of the one of these options")
     add("--no-build", action="store_true", help="with --llama: only say where it is")

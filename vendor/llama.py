@@ -76,14 +76,14 @@ def build(built: Path, proof: dict[str, Any], options: Options, may_build: bool 
             return final  # the process that we waited for built this
         caches.sweep(options.cache)
         upstream, source = _source(proof, options)
-        say(f"building libllama {proof['label']}: about three minutes on two cores, once; it is "
+        say(f"building libllama {proof['label']}: about two minutes on two cores, once; it is "
             f"kept in {final}")
         flags = {name: value for name, value in proof["cmake"].items() if name in _FLAGS}
         digest = hashlib.sha256(json.dumps([proof["configuration"]]).encode()).hexdigest()
         tree = Tree(options.cache / "trees" / f"llama-{proof['label']}-{digest[:12]}",
                     options.cache / "logs" / f"llama-{final.name}.log", tools, lock)  # fmt: skip
         with caches.staged(final) as stage:
-            _build(tree, source, built, flags, options.n_jobs, stage)
+            _build(tree, source, built, flags, proof["package"], options.n_jobs, stage)
             now = datetime.datetime.now(datetime.timezone.utc)
             made = {
                 "key": final.name, "build": proof["key"], "source_sha256": upstream.sha256,
@@ -118,7 +118,8 @@ def _source(proof: dict[str, Any], options: Options) -> tuple[Upstream, Path]:
 
 
 def _build(
-    tree: Tree, source: Path, built: Path, flags: dict[str, str], jobs: int, stage: Path
+    tree: Tree, source: Path, built: Path, flags: dict[str, str], packaged: bool, jobs: int,
+    stage: Path,
 ) -> None:
     copies = _instrumented(source, tree)
     tree.configure(NATIVE / "llama", {
@@ -128,6 +129,8 @@ def _build(
         "GGML_PY_COPIES": ";".join(copies),
         "GGML_PY_GENERATED": str(_generated(source, tree)),
         "GGML_PY_PYTHON_INCLUDE": sysconfig.get_path("include"),
+        # A checkout changes a file at a time, and may have some that do not compile together.
+        "GGML_PY_UNITY": "ON" if packaged else "OFF",
         "GIT_EXE": "",  # as in build_ggml.py, so that a release is not "dirty"
         **flags,
     }, jobs)  # fmt: skip
@@ -142,7 +145,8 @@ def _instrumented(source: Path, tree: Tree) -> list[str]:
     folder = tree.folder / "instrumented"
     (folder / "friend").mkdir(parents=True, exist_ok=True)
     for name, edits in llama_edits.EDITS.items():
-        original = source / "src" / name
+        original = source / name
+        name = original.name
         try:
             text = instrument(name, original.read_text(encoding="utf-8"), edits)
         except (AnchorError, FileNotFoundError) as error:
@@ -150,7 +154,7 @@ def _instrumented(source: Path, tree: Tree) -> list[str]:
             raise BuildError(f"cannot instrument {original}: {error}") from error
         # A header beside the edited sources would be theirs, too.
         _write(folder / ("friend" if name.endswith(".h") else "") / name, text)
-    return [name for name in llama_edits.EDITS if name.endswith(".cpp")]
+    return [Path(name).name for name in llama_edits.EDITS if re.fullmatch(r"src/.*\.cpp", name)]
 
 
 def _generated(source: Path, tree: Tree) -> Path:

@@ -1,4 +1,4 @@
-"""Edits of libllama: plans from a file's header alone, and who may look inside.
+"""Edits of libllama: plans from a file's header alone, who may look inside, and command lines.
 
 Upstream's `no_alloc` loads a model without its weights, but only with `load_mode` none, which puts
 weights elsewhere than `mmap`, the usual mode: into a GPU's host memory. With these edits it plans
@@ -76,8 +76,33 @@ _FRIEND = Edit(
     after=True,
 )
 
+# A command line that is refused, or that asks for help, does not end the process, and its error
+# is not printed. No log file is opened: that would empty it.
+_ARG = (
+    Edit(
+        "an option that ends the program",
+        "//\n// CLI argument parsing functions\n//\n",
+        "#define exit(status) \\\n"
+        '    throw std::invalid_argument("it makes the program print something and end")\n'
+        "#define common_log_set_file(log, path) (void) path\n\n",
+    ),
+    Edit(
+        "a command line that is refused",
+        '        fprintf(stderr, "%s\\n", ex.what());\n        ctx_arg.params = params_org;\n',
+        "        throw;\n",
+        replace=True,
+    ),
+    Edit(
+        "a command line that fails",
+        '        fprintf(stderr, "%s\\n", ex.what());\n        exit(1);',
+        "        throw;",
+        replace=True,
+    ),
+)
+
 EDITS: dict[str, tuple[Edit, ...]] = {
-    "llama-context.h": (_FRIEND,),
-    "llama-context.cpp": _CONTEXT,
-    "llama-model.cpp": _MODEL,
+    "src/llama-context.h": (_FRIEND,),
+    "src/llama-context.cpp": _CONTEXT,
+    "src/llama-model.cpp": _MODEL,
+    "common/arg.cpp": _ARG,
 }

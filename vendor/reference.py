@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from vendor import cache as caches
-from vendor import oracles, toolchain
+from vendor import oracles, releases, toolchain
 from vendor.compile import Tree
 from vendor.identity import (
+    NATIVE,
     Options,
     Upstream,
     common_flags,
@@ -28,8 +29,13 @@ from vendor.identity import (
 )
 from vendor.report import BuildError, say, writing
 
-PROGRAMS = ("llama-bench", "llama-eval-callback", "test-backend-ops", "test-llama-archs")
+PROGRAMS = (
+    "llama-bench", "llama-eval-callback", "llama-fit-params", "test-backend-ops",
+    "test-llama-archs",
+)  # fmt: skip
 PROOF = "build.json"
+# Halves the time; other releases may have files that do not compile together.
+_TOGETHER = {"CMAKE_PROJECT_llama.cpp_INCLUDE": str(NATIVE / "llama" / "together.cmake")}
 
 
 def _flags(options: Options) -> dict[str, str]:
@@ -59,7 +65,8 @@ def build(options: Options) -> Path:
     toolchain.check_names(options.backend)
     upstream = upstream_of(options)
     flags = _flags(options)
-    identity = json.dumps([upstream.sha256, flags, toolchain.cpu_identity()], sort_keys=True)
+    identity = json.dumps(
+        [upstream.sha256, flags, toolchain.cpu_identity(), PROGRAMS], sort_keys=True)
     key = f"{upstream.label}-{hashlib.sha256(identity.encode()).hexdigest()[:8]}"
     final = options.cache / "reference" / key
     tools = toolchain.find_tools()
@@ -72,7 +79,8 @@ def build(options: Options) -> Path:
             tree = Tree(options.cache / "trees" / f"reference-{key}",
                         options.cache / "logs" / f"reference-{key}.log", tools, lock)
             with caches.staged(final) as stage:
-                _build(tree, source, flags, options.n_jobs, stage)
+                known = upstream.release == releases.default()
+                _build(tree, source, flags | (_TOGETHER if known else {}), options.n_jobs, stage)
                 proof = _proof(options, upstream, key, flags)
                 (stage / PROOF).write_text(json.dumps(proof, indent=1) + "\n", encoding="utf-8")
             tree.finished()

@@ -35,6 +35,16 @@ class Backend(Handle):
         with contextlib.suppress(MissingFunctionError):
             self.set_abort_callback(None)  # to stop on Ctrl-C
 
+    @classmethod
+    def _borrow(cls, ptr: Any, *owners: Handle) -> Backend:
+        """A backend that is freed with the last of `owners`, or later."""
+        backend = cls.__new__(cls)
+        Handle.__init__(backend, ptr, lambda _backend: None, *owners)
+        backend.device = Device(lib.ggml_backend_get_device(ptr))
+        backend.threadpool = backend._n_threads = None
+        backend._abort = AbortCallback()
+        return backend
+
     def __repr__(self) -> str:
         return f"<Backend {'closed' if self.closed else self.name}>"
 

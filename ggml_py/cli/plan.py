@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from ..trace.answers.passes import PASS_NAMES, has_leaf_passes
+from .shared.command_line import command_line
 from .shared.options import ModelCommand, as_json, echo_json
 from .shared.output import check_output, save
 from .shared.remedies import model_remedy
@@ -64,9 +65,12 @@ def command(
     """Show how MODEL's graph is split over the devices, without computing it.
 
     MODEL may also be a plan that -o saved, or the log of a program that ran with GGML_SCHED_DEBUG=2
-    ('-' is standard input). With --what-if, everything printed or saved is the changed plan. --json
-    prints the plan, or only what --text, --passes, --steps, --order, --cpu, --advice and --what-if
-    ask for, each under its name.
+    ('-' is standard input). The command line of llama-server, llama-cli, llama-completion or
+    llama-perplexity behind -- is read as that program does, and planned on the devices of -d.
+
+    With --what-if, everything printed or saved is the changed plan. --json prints the plan, or only
+    what --text, --passes, --steps, --order, --cpu, --advice and --what-if ask for, each under its
+    name.
 
     \b
     ggml-py plan model.gguf -d sim:gpu0,min_batch=32 -d CPU -ngl 20
@@ -74,6 +78,7 @@ def command(
     ggml-py plan plan.json.gz -o plan.html
     ggml-py plan plan.json.gz --what-if move:'blk.3.*'=CUDA0 --what-if op_offload=off
     ggml-py plan plan.json.gz --passes --advice
+    ggml-py plan -d sim:gpu0,profile=rtx4090 -n 512 -- llama-server -m model.gguf -ot exps=CPU
     """
     parts = [name for name in PARTS if options.pop(name)]
     if output is not None:
@@ -122,7 +127,7 @@ def _answer(model: str, plan: Plan, options: dict[str, Any]) -> tuple[WhySplits,
     from ..trace.answers.why_splits import why_splits
 
     why = why_splits(plan)
-    if not is_model(model):
+    if not is_model(model) or command_line():
         return why, remedy_of(plan, why)
     options = {name: value for name, value in options.items() if name != "dump"}
     return why, model_remedy(plan, lambda **changed: plan_model(model, **changed), model, options)

@@ -251,6 +251,7 @@ class GraphAllocator(Lender):
         self.ptr  # noqa: B018  raises when closed
         if graph.n_nodes + graph.n_leafs == 0:
             raise ArgumentError("the graph is empty: add its results with build_forward_expand")
+        graph._check_own()
         other = graph._allocated_on()
         if other is not None and other is not self:
             raise ArgumentError(f"the graph is allocated on {other!r}: reset() that one first")

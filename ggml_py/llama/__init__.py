@@ -6,5 +6,6 @@ first needed.
 
 from .model import Fit as Fit
 from .model import LlamaModel as LlamaModel
-from .model import open as open
+from .opening import open as open
+from .opening import open_command_line as open_command_line
 from .tokenizer import Tokenizer as Tokenizer

@@ -12,6 +12,7 @@ from ..boundary.ffi import NULL, ffi
 from ..boundary.ffi import lib as ggml
 from ..boundary.handle import COMPUTING, in_use
 from ..errors import ComputeError, ModelError
+from ..scheduler.borrowed import BorrowedScheduler
 from .library import Library
 from .native import ContextHandle, LlamaHandle
 from .watching import Watching
@@ -36,6 +37,11 @@ class LlamaContext:
         self.has_memory = lib.llama_get_memory(context.ptr) != NULL
         self.has_encoder = bool(lib.llama_model_has_encoder(model.ptr))
 
+    @property
+    def scheduler(self) -> BorrowedScheduler:
+        """The scheduler that it computes on."""
+        return self.context.scheduler
+
     def n_past(self, seq: int) -> int:
         """The next position of a sequence. C: llama_memory_seq_pos_max"""
         lib = self._library.lib
@@ -55,7 +61,7 @@ class LlamaContext:
     ) -> npt.NDArray[np.float32]:
         """The logits [n_vocab] after the last token, or [n_tokens, n_vocab]."""
         ids, rows = self._ids(tokens), []
-        with in_use(COMPUTING, self.context):
+        with self.context.using(COMPUTING):
             start = self.n_past(seq)
             if watching is not None:
                 self._watch(watching)
@@ -97,7 +103,7 @@ class LlamaContext:
     def encode(self, tokens: Sequence[int]) -> None:
         """Gives the encoder of a model that has one its tokens. C: llama_encode"""
         ids = self._ids(tokens)
-        with in_use(COMPUTING, self.context):
+        with self.context.using(COMPUTING):
             batch = self._batch(ids, 0, 0, np.ones(len(ids), np.int8))
             self._check(self._library.lib.llama_encode(self.context.ptr, batch), len(ids))
 
@@ -168,7 +174,7 @@ class LlamaContext:
         lib, made = self._library.lib, self._library.ffi
         ids = self._ids(tokens)
         self.reset()
-        with in_use(COMPUTING, self.context):
+        with self.context.using(COMPUTING):
             lib.llama_set_embeddings(self.context.ptr, True)
             try:
                 batch = self._batch(ids, 0, 0, np.ones(len(ids), np.int8))

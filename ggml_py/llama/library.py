@@ -29,7 +29,7 @@ class Library(NamedTuple):
 def library(build: bool = True) -> Library:
     """libllama of the same release and build as the ggml that is loaded.
 
-    The first call builds it unless that was done before, in about three minutes, and says on
+    The first call builds it unless that was done before, in about two minutes, and says on
     standard error what it builds and where it keeps it. Without `build` it raises `NotBuiltError`
     instead; so it does if the build fails, for example without a compiler. C: libllama
     """
@@ -51,7 +51,7 @@ def find(build: bool = True) -> Path:
         return found
     if build and (found := _asked(command, None)):
         return found
-    how = f"`ggml-py build --llama --on {folder}` builds it, in about three minutes"
+    how = f"`ggml-py build --llama --on {folder}` builds it, in about two minutes"
     if not build:
         raise NotBuiltError(f"libllama of build {core.BUILD['key']} is not there yet: {how}")
     raise NotBuiltError(

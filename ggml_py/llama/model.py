@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
+import logging
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -12,17 +12,19 @@ import numpy as np
 from ..backends.buffer import BufferType
 from ..boundary.arguments import integer
 from ..boundary.ffi import NULL, ffi, text
-from ..boundary.handle import in_use
 from ..errors import ModelError
 from ..gguf.reader import Gguf
-from ..gguf.whole import described, whole
+from ..gguf.whole import whole
+from ..graphs.graph import Graph
 from ..plan import MemoryRow, Promise
+from ..scheduler.borrowed import BorrowedScheduler
+from .command_line import CommandLine
 from .context import LlamaContext
-from .library import Library, library
+from .library import Library
 from .native import load_model, new_context
-from .options import Options, checked
+from .options import Options
 from .params import Params
-from .plans import plan_of, reserved_plan_of
+from .plans import build, plan_of, reserved_plan_of
 from .shapes import check_shape
 from .tokenizer import Tokenizer
 from .watching import Watching
@@ -35,45 +37,8 @@ if TYPE_CHECKING:
     Sample = Callable[[npt.NDArray[np.float32]], int]
 
 _PLANNING = "planning"
-
-
-def open(
-    path: str | os.PathLike[str],
-    *,
-    build: bool = True,
-    header_only: bool = True,
-    fit: Fit | bool = False,
-    **options: Any,
-) -> LlamaModel:
-    """Opens a model of any architecture that llama.cpp of this release loads.
-
-    Options are those of `ggml_py.models.load`, with the same defaults. split_mode may be "row" and
-    "tensor", too. Only the header is read, from a file that may end after it. Weights are read when
-    the first token is evaluated. `path` may be an http(s) address, which is only read as far as its
-    header goes. Without `build` libllama must have been built before.
-
-    With `fit` llama.cpp chooses what is not given of n_gpu_layers, n_ctx and the places of weights,
-    so that all fits into the devices' free memory (its --fit); `LlamaModel.fitted` says what it
-    chose.
-
-    Raises `ModelError` with libllama's reason if it does not load the model, `GgufError`,
-    `UnknownDeviceError`, and `NotBuiltError`. C: llama_model_load_from_file, llama_init_from_model
-    """
-    if unknown := sorted(options.keys() - _DEFAULTS.keys()):
-        raise TypeError(f"open: unknown option {unknown[0]!r}: expected {', '.join(_DEFAULTS)}")
-    fitting = Fit() if fit is True else fit or None
-    chosen = {"n_gpu_layers": -1, "n_ctx": 0} if fitting else {}
-    given = {name: value for name, value in options.items() if value is not None}
-    wanted = checked(_DEFAULTS | chosen | given)
-    with (
-        described(path, header_only) as (local, only_header),
-        Gguf.open(local, header_only=True) as gguf,
-    ):
-        arch = str(gguf.metadata.get("general.architecture", ""))
-        n_ctx_train = int(gguf.metadata.get(f"{arch}.context_length", 0))
-        # With n_ctx 0 --fit knows that it may choose.
-        wanted = wanted if fitting and not wanted.n_ctx else wanted.sized(n_ctx_train)
-        return LlamaModel(library(build), gguf, arch, wanted, fitting, only_header)
+_ONLY_READ = "this graph is libllama's, without weights: it can be read and planned, not computed"
+log = logging.getLogger("ggml_py")
 
 
 class Fit(NamedTuple):
@@ -81,17 +46,6 @@ class Fit(NamedTuple):
 
     margins: tuple[int, ...] = (1 << 30,)  # bytes that stay free on each device; one for all
     n_ctx: int = 4096  # the smallest context that it may choose
-
-
-_DEFAULTS: dict[str, Any] = {
-    "devices": ("CPU",), "n_gpu_layers": 0, "n_ctx": None, "n_batch": None, "n_ubatch": None,
-    "n_threads": None, "flash_attn": "auto", "type_k": "f16", "type_v": "f16", "repack": True,
-    "swa_full": False, "n_seq_max": None, "kv_unified": None, "offload_kqv": True,
-    "op_offload": True, "tensor_overrides": None, "cpu_moe": False, "n_cpu_moe": 0,
-    "n_cpu_ffn": 0, "split_mode": "layer", "main_gpu": 0, "tensor_split": None,
-    "load_mode": "auto", "no_host": False, "progress": None, "n_outputs_max": None,
-    "program": None,
-}  # fmt: skip
 
 
 class LlamaModel:
@@ -108,12 +62,15 @@ class LlamaModel:
         options: Options,
         fit: Fit | None = None,
         only_header: str = "",
+        line: CommandLine | None = None,
     ) -> None:
         self._library = library
         self.path, self.arch = gguf.path, arch
         self.metadata = gguf.metadata
         self._n_layer = int(np.max(self.metadata.get(f"{arch}.block_count", 0)))
-        self._params = Params(library, options, self._n_layer)
+        self._params = Params(library, options, self._n_layer, line)
+        self._fit = fit
+        self.left_out = () if line is None else line.left_out
         self._closing = ExitStack()
         self._only_header = only_header
         self._running: LlamaContext | None = None
@@ -136,6 +93,12 @@ class LlamaModel:
     def fitted(self) -> dict[str, Any]:
         """The options that `fit` may choose, as they are now."""
         return self._params.fitted
+
+    @property
+    def fit_arguments(self) -> str:
+        """What `fit` has chosen, as options of llama.cpp's programs, the same as llama-fit-params
+        prints: "-c 4096 -ngl 20 -ts 3,1". Empty without `fit`."""
+        return self._params.fit_arguments if self._fit is not None else ""
 
     def _naming(self) -> _Naming:
         return _Naming(str(self.path))
@@ -208,26 +171,58 @@ class LlamaModel:
         Raises `ModelError` for more tokens than `n_ubatch` or the context takes, and for more
         sequences than there are.
         """
-        check_shape(
-            n_tokens, n_past, n_seqs,
-            n_ubatch=self.n_ubatch, n_ctx_seq=self.n_ctx_seq, n_seq_max=self.n_seq_max,
-        )  # fmt: skip
-        with in_use(_PLANNING, self._context):
+        self._check_shape(n_tokens, n_past, n_seqs)
+        with self._context.using(_PLANNING):
             plan = plan_of(
                 self._library, self._context.ptr, self._full_offload, n_tokens, n_past, n_seqs
             )
         return plan.promised(Promise("llama.cpp", graphs="libllama"), self.memory)
+
+    def _check_shape(self, n_tokens: int, n_past: int, n_seqs: int) -> None:
+        check_shape(
+            n_tokens, n_past, n_seqs,
+            n_ubatch=self.n_ubatch, n_ctx_seq=self.n_ctx_seq, n_seq_max=self.n_seq_max,
+        )  # fmt: skip
 
     def reserved_plan(self, n_tokens: int | None = None) -> Plan:
         """The plan of a graph that libllama reserves memory for when it starts: a full cache, and
         n_ubatch tokens or, with n_tokens=n_seq_max, one in each sequence.
         C: llama_context::sched_reserve"""
         n = self.n_ubatch if n_tokens is None else integer("n_tokens", n_tokens, 1, self.n_ubatch)
-        with in_use(_PLANNING, self._context):
+        with self._context.using(_PLANNING):
             plan = reserved_plan_of(
                 self._library, self._context.ptr, self._full_offload, n, self.n_seq_max
             )
         return plan.promised(Promise("llama.cpp", graphs="libllama"), self.memory)
+
+    @property
+    def scheduler(self) -> BorrowedScheduler:
+        """libllama's scheduler, to look at (`state`, `inspect`, `reallocations`): that of the model
+        with its weights, after an evaluation, otherwise the one that plans."""
+        if self._running is not None:
+            return self._running.scheduler
+        return self._context.scheduler
+
+    @contextmanager
+    def graph(self, n_tokens: int = 1, n_past: int = 0, n_seqs: int = 1) -> Iterator[Graph]:
+        """In the block, the graph that `plan` plans: its nodes and leafs, to look at, to export, or
+        to plan on another scheduler. It cannot be computed, as its weights have no data. The model
+        makes no other plan meanwhile (`BusyError`).
+
+            with model.graph(512) as graph, Scheduler(model.scheduler.backends) as mine:
+                plan = mine.plan(graph)  # without llama.cpp's pins
+
+        Raises `ModelError` as `plan` does.
+        """
+        self._check_shape(n_tokens, n_past, n_seqs)
+        with self._context.using(_PLANNING):
+            native = build(self._library, self._context.ptr, n_tokens, n_past, n_seqs)
+            graph = Graph._borrow(native, only_read=_ONLY_READ)
+            try:
+                yield graph
+            finally:
+                graph.close()
+                self._library.lib.gpl_forget(self._context.ptr)
 
     def what_if(self, n_tokens: int = 1, n_past: int = 0, n_seqs: int = 1, **changes: Any) -> Plan:
         """`plan`, as ggml's scheduler alone would make it if something were otherwise: weights and

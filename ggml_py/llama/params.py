@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..backends.buffer import BufferType
 from ..backends.device import Device, device
@@ -17,20 +17,27 @@ from .library import Library
 from .options import Options
 from .overrides import cpu_overrides, resolve_overrides
 
-_GPU_TYPES = (BackendDevType.GPU, BackendDevType.IGPU)
-_SPLIT_MODES = {"none": 0, "layer": 1, "row": 2, "tensor": 3}
+if TYPE_CHECKING:
+    from .command_line import CommandLine
+
+GPU_TYPES = (BackendDevType.GPU, BackendDevType.IGPU)
+SPLIT_MODES = {"none": 0, "layer": 1, "row": 2, "tensor": 3}
 _LOAD_MODES = {"auto": -1, "none": 0, "mmap": 1}
-_FLASH_ATTN = {"auto": -1, "off": 0, "on": 1}
+FLASH_ATTN = {"auto": -1, "off": 0, "on": 1}
 
 
 class Params:
     """The parameters of a model and of its contexts, and what they point to."""
 
-    def __init__(self, library: Library, options: Options, n_layer: int) -> None:
+    def __init__(
+        self, library: Library, options: Options, n_layer: int, line: CommandLine | None = None
+    ) -> None:
+        """With `line` all that a command line asks for, also what `options` have no name for."""
         self._ffi, self._lib = library.ffi, library.lib
+        self._line = line
         self.options = options
         self.devices = _devices(options.devices)
-        self.gpus = [d for d in self.devices if d.type in _GPU_TYPES]
+        self.gpus = [d for d in self.devices if d.type in GPU_TYPES]
         self.accelerators = [d for d in self.devices if d.type == BackendDevType.ACCEL]
         self._check_gpus()
         self._kept: list[Any] = []
@@ -56,13 +63,16 @@ class Params:
             )
 
     def _model_params(self, n_layer: int) -> Any:
-        ffi, options = self._ffi, self.options
-        params = ffi.new("struct llama_model_params *", self._lib.llama_model_default_params())
+        ffi, options, line = self._ffi, self.options, self._line
+        wanted = self._lib.llama_model_default_params() if line is None else line.model
+        params = ffi.new("struct llama_model_params *", wanted)
         params.devices = self._keep(
             ffi.new("ggml_backend_dev_t[]", [*(d.ptr for d in self.gpus), NULL])
         )
+        if line is not None:
+            return params
         params.n_gpu_layers = options.n_gpu_layers
-        params.split_mode = _SPLIT_MODES[options.split_mode]
+        params.split_mode = SPLIT_MODES[options.split_mode]
         params.main_gpu = options.main_gpu
         params.load_mode = _LOAD_MODES[options.load_mode]
         params.no_host = options.no_host
@@ -118,6 +128,22 @@ class Params:
                 found["tensor_overrides"] = tuple(rows)
         return found
 
+    @property
+    def fit_arguments(self) -> str:
+        """The same as llama-fit-params prints it."""
+        model = self.model
+        words = [f"-c {self.context.n_ctx} -ngl {model.n_gpu_layers}"]
+        if model.tensor_split != NULL:
+            split = list(model.tensor_split[0 : self._lib.llama_max_devices()])
+            while len(split) > 1 and not split[-1]:
+                split.pop()
+            if len(split) > 1:
+                words.append(f"-ts {','.join(str(int(part)) for part in split)}")
+        rows = self.fitted.get("tensor_overrides", ())
+        if rows:
+            words.append(f'-ot "{",".join(f"{pattern}={name}" for pattern, name in rows)}"')
+        return " ".join(words)
+
     def _overrides(self, pairs: Sequence[Any]) -> Any:
         ffi = self._ffi
         rows = []
@@ -129,8 +155,9 @@ class Params:
         )
 
     def _context_params(self) -> Any:
-        ffi, options = self._ffi, self.options
-        params = ffi.new("struct llama_context_params *", self._lib.llama_context_default_params())
+        ffi, options, line = self._ffi, self.options, self._line
+        wanted = self._lib.llama_context_default_params() if line is None else line.context
+        params = ffi.new("struct llama_context_params *", wanted)
         params.n_ctx = options.n_ctx
         params.n_batch = options.n_batch
         params.n_ubatch = options.n_ubatch
@@ -138,7 +165,7 @@ class Params:
         params.n_outputs_max = options.n_outputs_max
         if options.n_threads is not None:
             params.n_threads = params.n_threads_batch = options.n_threads
-        params.flash_attn_type = _FLASH_ATTN[options.flash_attn]
+        params.flash_attn_type = FLASH_ATTN[options.flash_attn]
         params.type_k, params.type_v = int(options.type_k), int(options.type_v)
         params.offload_kqv = options.offload_kqv
         params.op_offload = options.op_offload

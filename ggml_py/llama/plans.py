@@ -20,6 +20,15 @@ def plan_of(
     library: Library, ctx: Any, full_offload: bool, n_tokens: int, n_past: int, n_seqs: int
 ) -> Plan:
     """The plan of the graph of n_tokens tokens in each of n_seqs sequences of n_past tokens."""
+    graph = build(library, ctx, n_tokens, n_past, n_seqs)
+    try:
+        return _plan(library, ctx, graph, why_norms(full_offload, n_tokens * n_seqs))
+    finally:
+        library.lib.gpl_forget(ctx)
+
+
+def build(library: Library, ctx: Any, n_tokens: int, n_past: int, n_seqs: int) -> Any:
+    """That graph, which is the context's until `gpl_forget`. Raises `ModelError`."""
     shape = library.ffi.new("struct gpl_shape *")
     shape.n_tokens, shape.n_past, shape.n_seqs = n_tokens, n_past, n_seqs
     _trace(library, ctx)
@@ -29,10 +38,7 @@ def plan_of(
             f"n_past={n_past} and n_tokens={n_tokens} in each of {n_seqs} sequences: the cache has "
             "no room"
         )
-    try:
-        return _plan(library, ctx, graph, why_norms(full_offload, n_tokens * n_seqs))
-    finally:
-        library.lib.gpl_forget(ctx)
+    return graph
 
 
 def reserved_plan_of(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ..backends.buffer import BufferType
 from ..boundary.ffi import lib
 from ..errors import AllocError, BusyError, MissingFunctionError
-from ..scheduler.callbacks import EvalFunction
+from ..scheduler.callbacks import EvalFunction, both
 from ..scheduler.refusal import deciding
 from ..scheduler.scheduler import Scheduler
 from .archs import ARCHS
@@ -236,14 +236,15 @@ class Graphs:
 
     @contextmanager
     def watched(self, look: EvalFunction) -> Iterator[None]:
-        """In the block `look` is the scheduler's eval callback."""
+        """In the block `look` sees nodes, as the scheduler's own eval callback does."""
         self._reserve()  # may make another scheduler
-        self._sched.set_eval_callback(look)
+        before = self._sched.eval_callback
+        self._sched.set_eval_callback(look if before is None else both(before, look))
         self._forget("the scheduler had an eval callback")
         try:
             yield
         finally:
-            self._sched.set_eval_callback(None)
+            self._sched.set_eval_callback(before)
             self._forget("the scheduler had an eval callback")
 
     def close(self) -> None:

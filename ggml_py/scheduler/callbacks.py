@@ -34,6 +34,20 @@ class EvalCallback(Callback):
         return bool(self._call(Tensor(ptr, scheduler._graph._context), ask))
 
 
+def both(first: EvalFunction, second: EvalFunction) -> EvalFunction:
+    """An eval callback that shows each of the two the nodes that it wants to see."""
+    wanted: list[EvalFunction] = []
+
+    def call(tensor: Tensor, ask: bool) -> bool:
+        if ask:
+            wanted[:] = [each for each in (first, second) if each(tensor, True)]
+            return bool(wanted)
+        goes_on = [each(tensor, False) for each in wanted]
+        return all(goes_on)
+
+    return call
+
+
 class CopyCallback(Callback):
     """The user data that `gp_on_copy` gets."""
 

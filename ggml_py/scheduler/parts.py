@@ -34,7 +34,7 @@ from .struct import (
 )
 
 if TYPE_CHECKING:
-    from .scheduler import Scheduler
+    from .reads import ReadScheduler
 
 _TENSOR = "struct ggml_tensor *"
 # Fields that point to int32_t. All other array fields point to pointers.
@@ -50,7 +50,7 @@ class LiveScheduler:
 
     __slots__ = ("sched",)
 
-    def __init__(self, sched: Scheduler) -> None:
+    def __init__(self, sched: ReadScheduler) -> None:
         self.sched = sched
 
     @contextlib.contextmanager
@@ -84,7 +84,7 @@ class LiveScheduler:
             return [Pointer(_TENSOR, a, NOT_HELD) if a else None for a in addresses]
         known = self.sched._known
         if known is None:
-            known = self.sched._known = known_tensors(self.sched)
+            known = self.sched._known = known_tensors(self.sched)  # type: ignore[misc]
         return [known.get(a) or self._lent(a) if a else None for a in addresses]
 
     def _lent(self, address: int) -> Tensor | Pointer:
@@ -96,7 +96,7 @@ class LiveScheduler:
         return Tensor(ptr, owner)
 
 
-def known_tensors(sched: Scheduler) -> dict[int, Tensor]:
+def known_tensors(sched: ReadScheduler) -> dict[int, Tensor]:
     """The tensors of the held graph by address: nodes, leafs, and what they refer to."""
     graph = sched._graph
     assert graph is not None

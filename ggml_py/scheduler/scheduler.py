@@ -22,6 +22,7 @@ from ..tensors.lent import Loan
 from ..tensors.tensor import Tensor
 from . import state as sched_state
 from .callbacks import CopyCallback, EvalCallback
+from .reads import ReadScheduler
 from .recording import Recording
 from .refusal import check_backends, check_graph, check_pin, deciding, no_memory
 from .strict import ACTIVE, check
@@ -30,16 +31,14 @@ if TYPE_CHECKING:
     from ..boundary.callback import Callback
     from ..plan import Plan
     from .callbacks import CopyFunction, EvalFunction
-    from .state import Reallocation
     from .strict import Requirements
-    from .view import SchedState
 
 # Address space that ggml_backend_sched_new takes per node, mostly for the metadata of copies.
 _NODE_BYTES = 30 * 2 * ffi.sizeof("struct ggml_tensor")
 log = logging.getLogger("ggml_py")
 
 
-class Scheduler(Lender):
+class Scheduler(ReadScheduler, Lender):
     """Runs graphs over several backends, highest priority first, a CPU last.
 
     Unlike upstream's scheduler, it returns a graph as it got it: `reset` restores the sources that
@@ -298,6 +297,7 @@ class Scheduler(Lender):
         if self._graph is not None:
             raise ArgumentError("this scheduler has a graph allocated already: call reset() first")
         self._check_graph(graph)
+        graph._check_own()
         graph._hold_arrays()
 
     def _check_graph(self, graph: Graph) -> None:
@@ -386,6 +386,11 @@ class Scheduler(Lender):
             lib.ggml_backend_sched_set_eval_callback(self.ptr, function, data)
             self._eval_callback = held
 
+    @property
+    def eval_callback(self) -> EvalFunction | None:
+        """The callback that `set_eval_callback` set; None without one."""
+        return None if self._eval_callback is None else self._eval_callback._call
+
     def set_copy_callback(self, callback: CopyFunction | None) -> None:
         """Sets `callback(backend, src, dst, nodes)`; None removes it. It is called before `src`, a
         weight in host memory, is copied to `backend`, as `dst`, for a split with these nodes.
@@ -423,78 +428,3 @@ class Scheduler(Lender):
                 f"no room to pin '{tensor.name}': {self.hash_set_size} tensors are pinned already. "
                 "Make the scheduler with a larger graph_size=, or reset() it"
             ) from None
-
-    def tensor_backend(self, tensor: Tensor) -> Backend | None:
-        """The backend that `tensor` is assigned to now; None if it has none.
-
-        C: ggml_backend_sched_get_tensor_backend
-        """
-        slots = {r.addr: r.backend for r in sched_state.read_slots(self)}
-        id_ = slots.get(int(ffi.cast("uintptr_t", ptr_of(Tensor, tensor))), -1)
-        return self.backends[id_] if id_ >= 0 else None
-
-    @property
-    def n_splits(self) -> int:
-        """Number of splits of the graph planned last. C: ggml_backend_sched_get_n_splits"""
-        return int(lib.ggml_backend_sched_get_n_splits(self.ptr))
-
-    @property
-    def n_copies(self) -> int:
-        """4 with `parallel`, else 1. C: ggml_backend_sched_get_n_copies"""
-        return int(lib.ggml_backend_sched_get_n_copies(self.ptr))
-
-    def buffer_type(self, backend: Backend) -> BufferType:
-        """The buffer type it uses for `backend`. C: ggml_backend_sched_get_buffer_type"""
-        return BufferType(lib.ggml_backend_sched_get_buffer_type(self.ptr, self._mine(backend)))
-
-    def buffer_size(self, backend: Backend) -> int:
-        """Bytes of the compute buffer on `backend`; 0 before an allocation, and for a backend that
-        shares the buffer of an earlier one. C: ggml_backend_sched_get_buffer_size"""
-        with reading(self):
-            return int(lib.ggml_backend_sched_get_buffer_size(self.ptr, self._mine(backend)))
-
-    def _mine(self, backend: Backend) -> Any:
-        ptr = ptr_of(Backend, backend)
-        if backend not in self.backends:
-            names = ", ".join(b.name for b in self.backends)
-            raise ArgumentError(f"{backend!r} is not a backend of this scheduler; it has {names}")
-        return ptr
-
-    @property
-    def hash_set_size(self) -> int:
-        """Number of tensors it has room for: upstream's prime at or above graph_size."""
-        return int(self._state().hash_set_size) if self._tracing else self.graph_size
-
-    def _state(self) -> Any:
-        return sched_state.read_state(self)
-
-    @property
-    def state(self) -> SchedState:
-        """The private struct, live: `sched.state.splits[0].inputs`, see `SchedState`."""
-        from .view import SchedState  # here, to import ggml_py faster
-
-        return SchedState(self)
-
-    @property
-    def n_reallocations(self) -> int:
-        """How often a graph did not fit the layout of the compute buffers. The first graph counts
-        unless `reserve` came before it. C: gp_sched_reallocs"""
-        with reading(self):
-            return int(lib.gp_sched_reallocs(self.ptr, NULL, 0))
-
-    @property
-    def reallocations(self) -> tuple[Reallocation, ...]:
-        """These reallocations, oldest first (only the newest 256), with tensor and reason.
-        C: gp_sched_reallocs"""
-        with reading(self):
-            return sched_state.reallocations(self)
-
-    def inspect(self) -> dict[str, Any]:
-        """The scheduler's private state, by upstream's field names (struct ggml_backend_sched).
-
-        Leaves out fields that this release does not have. `hash_set["slots"]` has a row for each
-        used slot: slot, tensor (its address), `hv_tensor_backend_ids`, the number of copies in
-        `hv_tensor_copies`, and the cause. C: gp_sched_state
-        """
-        with reading(self):
-            return sched_state.inspect(self)

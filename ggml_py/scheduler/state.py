@@ -11,6 +11,7 @@ from .refusal import deciding
 
 if TYPE_CHECKING:
     from ..graphs.graph import Graph
+    from .reads import ReadScheduler
     from .scheduler import Scheduler
 
 # In the order of gp_sched_ids' `which`.
@@ -45,7 +46,7 @@ class Reallocation(NamedTuple):
         return any(self.after[name] > size for name, size in self.before.items())
 
 
-def reallocations(scheduler: Scheduler) -> tuple[Reallocation, ...]:
+def reallocations(scheduler: ReadScheduler) -> tuple[Reallocation, ...]:
     """C: gp_sched_reallocs"""
     names = labels(scheduler)
     n = lib.gp_sched_reallocs(scheduler.ptr, NULL, 0)
@@ -55,7 +56,7 @@ def reallocations(scheduler: Scheduler) -> tuple[Reallocation, ...]:
     return tuple(_reallocation(r, names) for r in kept)
 
 
-def read_state(scheduler: Scheduler) -> Any:
+def read_state(scheduler: ReadScheduler) -> Any:
     """A struct gp_sched_state. C: gp_sched_state"""
     state = ffi.new("struct gp_sched_state *")
     with reading(scheduler):
@@ -63,7 +64,7 @@ def read_state(scheduler: Scheduler) -> Any:
     return state
 
 
-def read_slots(scheduler: Scheduler) -> Any:
+def read_slots(scheduler: ReadScheduler) -> Any:
     """The used slots of its hash set. C: gp_sched_slots"""
     with reading(scheduler):
         n = lib.gp_sched_slots(scheduler.ptr, NULL, 0)
@@ -81,7 +82,7 @@ def measure(scheduler: Scheduler, graph: Graph) -> dict[str, int] | None:
     return dict(zip(labels(scheduler), sizes, strict=True)) if done else None
 
 
-def labels(scheduler: Scheduler) -> list[str]:
+def labels(scheduler: ReadScheduler) -> list[str]:
     """The backends' names; a name that repeats gets its index."""
     names = [b.name for b in scheduler.backends]
     return [n if names.count(n) == 1 else f"{n}#{i}" for i, n in enumerate(names)]
@@ -120,7 +121,7 @@ def _reason(r: Any, names: list[str]) -> tuple[str, str, str]:
     return "src", tensor, said
 
 
-def inspect(scheduler: Scheduler) -> dict[str, Any]:
+def inspect(scheduler: ReadScheduler) -> dict[str, Any]:
     """See `Scheduler.inspect`."""
     ptr, state = scheduler.ptr, scheduler._state()
     scalars = {name: getattr(state, name) for name, _field in ffi.typeof(state[0]).fields}

@@ -15,7 +15,7 @@ from .parts import Cgraph, Galloc, HashSet, LiveScheduler, SchedSplit, View
 from .struct import Array, Field, Pointer, numbers, shown, word, words
 
 if TYPE_CHECKING:
-    from .scheduler import Scheduler
+    from .reads import ReadScheduler
 
 
 class SchedState(View):
@@ -41,7 +41,7 @@ class SchedState(View):
     _which = lib.GP_STRUCT_SCHED
     _type = "ggml_backend_sched"
 
-    def __init__(self, scheduler: Scheduler) -> None:
+    def __init__(self, scheduler: ReadScheduler) -> None:
         """Raises `MissingFunctionError` in a build without instrumentation."""
         if not lib.gp_trace_present():
             raise MissingFunctionError("this build of ggml is not instrumented, so it has no state")

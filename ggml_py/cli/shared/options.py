@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from .bar import bar
+from .command_line import keep_command_line
 
 if TYPE_CHECKING:
     from ...llama import Fit, LlamaModel
@@ -31,11 +32,14 @@ class ModelOption(click.Option):
 
 class ModelCommand(click.Command):
     """A command whose help lists the verb's own options first, then the model's options by group.
-    `-m MODEL` can give its first argument, as with llama.cpp's programs."""
+    `-m MODEL` can give its first argument, as with llama.cpp's programs; a verb that plans takes
+    the command line of such a program, too."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Like click's, with -m's model moved in front of the other arguments."""
-        if any(_MODEL_FLAGS & set(option.opts) for option in self.get_params(ctx)):
+        """Like click's, with the model moved in front of the other arguments."""
+        flags = {flag for option in self.get_params(ctx) for flag in option.opts}
+        if flags & _MODEL_FLAGS:
+            args = keep_command_line(ctx, args) if _PLANS in flags else args
             args = _model_first(args)
         return super().parse_args(ctx, args)
 
@@ -52,6 +56,7 @@ class ModelCommand(click.Command):
 
 
 _MODEL_FLAGS = frozenset(("-m", "--model"))
+_PLANS = "--for"  # the option that only verbs have that plan
 
 
 def _model_first(args: list[str]) -> list[str]:

@@ -15,17 +15,22 @@ from ...files.kinds import N_HEAD, kind_of
 from ...files.reading import MOST, open_file, read_most
 from ...trace.names import counted
 from .bar import bar
+from .command_line import check_alone, command_line, open_it
 from .options import (
     PLACEMENT,
     IntList,
     ModelOption,
+    device_names,
     load_model,
     load_options,
     model_argument,
     model_option,
+    with_properties,
 )
 
 if TYPE_CHECKING:
+    from ...llama import LlamaModel
+    from ...models import Model
     from ...plan import Plan
     from ...run import Run
     from ...trace.planned import PlanTensor
@@ -136,15 +141,26 @@ def plan_model(source: str, changes: dict[str, Any] | None = None, **options: An
     if options["program"] == "bench" and options["n_ctx"] is None:
         # As for llama-bench -p N -d PAST; one token is one of its 128 of -n.
         options["n_ctx"] = n_past + (n_tokens if n_tokens > 1 else _BENCH_GEN)
+    if words := command_line():
+        check_alone()
+        names = with_properties(device_names(options["devices"]), options["profile_set"])
+        with open_it(source, words, names, not options["no_build"]) as model:
+            return _plan(model, n_tokens, n_past, n_seqs or 1, changes)
     margins, n_ctx_min = options.pop("fit_target"), options.pop("fit_ctx")
     if options.pop("fit") == "on":
         from ...llama import Fit
 
         options["fit"] = Fit(tuple(mib << 20 for mib in margins), n_ctx_min)
     with load_model(source, n_seq_max=n_seqs, header_only=True, **options) as model:
-        if changes is None:
-            return model.plan(n_tokens, n_past, n_seqs or 1)
-        return model.what_if(n_tokens, n_past, n_seqs or 1, **changes)
+        return _plan(model, n_tokens, n_past, n_seqs or 1, changes)
+
+
+def _plan(model: Model | LlamaModel, n_tokens: int, n_past: int, n_seqs: int, changes: Any) -> Plan:
+    if fitted := getattr(model, "fit_arguments", ""):
+        click.echo(f"--fit chose {fitted}", err=True)
+    if changes is None:
+        return model.plan(n_tokens, n_past, n_seqs)
+    return model.what_if(n_tokens, n_past, n_seqs, **changes)
 
 
 def is_model(source: str) -> bool:

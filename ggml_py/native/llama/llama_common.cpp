@@ -2,12 +2,19 @@
 
 #include "llama_common.h"
 
+#include "arg.h"
 #include "chat.h"
+#include "common.h"
 #include "fit.h"
 #include "log.h"
 
 #include <algorithm>
 #include <cstring>
+#include <map>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <vector>
 
 int gpl_fit(const char * path, llama_model_params * mparams, llama_context_params * cparams, float * tensor_split,
     llama_model_tensor_buft_override * overrides, size_t * margins, uint32_t n_ctx_min) {
@@ -31,3 +38,56 @@ size_t gpl_chat(const llama_model * model, const char * tmpl, const llama_chat_m
     std::memcpy(out, text.data(), std::min(size, text.size()));
     return text.size();
 }
+
+struct gpl_parsed {
+    common_params params;
+    std::string   left_out;
+};
+
+// What a plan of the model alone does not show: adapters change its graph, the others have contexts of their own.
+static std::string left_out(const common_params & params) {
+    std::string found;
+    found += params.lora_adapters.empty() ? "" : "--lora\n";
+    found += params.control_vectors.empty() ? "" : "--control-vector\n";
+    found += params.speculative.has_dft() ? "--model-draft\n" : "";
+    found += params.mmproj.path.empty() ? "" : "--mmproj\n";
+    return found;
+}
+
+gpl_parsed * gpl_parse(int argc, const char * const * argv, const char * program, gpl_command_line * line) {
+    static const std::map<std::string, llama_example> programs = {
+        {"server", LLAMA_EXAMPLE_SERVER},
+        {"cli", LLAMA_EXAMPLE_CLI},
+        {"completion", LLAMA_EXAMPLE_COMPLETION},
+        {"perplexity", LLAMA_EXAMPLE_PERPLEXITY},
+        {"fit-params", LLAMA_EXAMPLE_FIT_PARAMS},
+    };
+    std::vector<std::string> words(argv, argv + argc);
+    std::vector<char *> pointers;
+    for (auto & word : words) {
+        pointers.push_back(&word[0]);
+    }
+    pointers.push_back(nullptr);
+    std::unique_ptr<gpl_parsed> parsed(new gpl_parsed);
+    auto & params = parsed->params;
+    if (std::string(program) == "perplexity") {
+        params.n_ctx = 512; // as tools/perplexity/perplexity.cpp
+    }
+    if (!common_params_parse(argc, pointers.data(), params, programs.at(program))) {
+        throw std::invalid_argument("llama.cpp refuses it");
+    }
+    common_log_set_verbosity_thold(LOG_LEVEL_ERROR);
+    parsed->left_out = left_out(params);
+    line->model      = common_model_params_to_llama(params);
+    line->context    = common_context_params_to_llama(params);
+    line->path       = params.model.path.c_str();
+    line->n_parallel = params.n_parallel;
+    line->n_per_slot = params.kv_unified_per_slot;
+    line->fit        = params.fit_params;
+    line->fit_target = params.fit_params_target.data();
+    line->fit_ctx    = (uint32_t) params.fit_params_min_ctx;
+    line->left_out   = parsed->left_out.c_str();
+    return parsed.release();
+}
+
+void gpl_parsed_free(gpl_parsed * parsed) { delete parsed; }

@@ -18,6 +18,24 @@ int gpl_fit(const char * path, struct llama_model_params * mparams, struct llama
 size_t gpl_chat(const struct llama_model * model, const char * tmpl, const struct llama_chat_message * messages,
     size_t n_messages, bool add_generation_prompt, char * out, size_t size);
 
+// What the command line of a program asks for. All pointers belong to the gpl_parsed.
+struct gpl_command_line {
+    struct llama_model_params   model;
+    struct llama_context_params context; // with the parsed n_parallel as n_seq_max, also if it is below 0
+    const char *   path;         // "" without -m
+    int32_t        n_parallel;   // below 0: the program chooses
+    int32_t        n_per_slot;   // --kv-unified-per-slot; 0 if not given
+    bool           fit;          // --fit
+    const size_t * fit_target;   // llama_max_devices() numbers of bytes
+    uint32_t       fit_ctx;
+    const char *   left_out;     // options that ask for more than a model and its context, each with a newline
+};
+struct gpl_parsed;
+// common_params_parse for llama-`program` ("server"), which also reads the environment and llama.cpp's config.ini.
+// Throws for what it refuses, and for options that print something and end the program.
+struct gpl_parsed * gpl_parse(int argc, const char * const * argv, const char * program, struct gpl_command_line * line);
+void gpl_parsed_free(struct gpl_parsed * parsed);
+
 #ifdef __cplusplus
 }
 #endif

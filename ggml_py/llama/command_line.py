@@ -1,0 +1,156 @@
+"""Command lines of llama.cpp's programs, as upstream itself reads them."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Sequence
+from pathlib import PurePath
+from typing import Any, NamedTuple
+
+from ..backends.device import Device
+from ..boundary.ffi import NULL, text
+from ..enums import Type
+from ..errors import AbortError, ModelError
+from ..sim.given import named_devices
+from .library import Library
+from .params import FLASH_ATTN, GPU_TYPES, SPLIT_MODES
+from .programs import PROGRAMS
+
+_SERVERS = 4  # sequences of a llama-server without -np: tools/server/server.cpp
+_WITHOUT_LIMIT = (1 << 32) - 1  # --fit-ctx after -c 0: the context is not made smaller
+# Programs that make the same context as another.
+_SAME_AS = {"fit-params": "completion"}
+# They print something, which may be long, and then end the program.
+_PRINT_AND_END = frozenset((
+    "-h", "--help", "--usage", "--version", "-cl", "--cache-list", "--completion-bash",
+    "--list-devices",
+))  # fmt: skip
+
+
+class CommandLine(NamedTuple):
+    """What a program's command line asks for. Made by `parse`."""
+
+    program: str
+    path: str
+    options: dict[str, Any]  # of `ggml_py.llama.open`
+    fit: tuple[tuple[int, ...], int] | None  # --fit-target in bytes, --fit-ctx
+    left_out: tuple[str, ...]  # options that ask for more than a model and its context
+    model: Any  # struct llama_model_params
+    context: Any  # struct llama_context_params
+    kept: Any  # owns what these point to
+
+
+def parse(
+    library: Library, words: str | Sequence[str], devices: Sequence[str | Device]
+) -> CommandLine:
+    """Reads a command line, beginning with the program ("llama-server -m m.gguf -ngl 20"). As the
+    program does, it also reads the environment (LLAMA_ARG_...) and llama.cpp's config.ini.
+
+    `devices` are those of the machine that it would run on; -dev chooses among them.
+
+    Raises `ModelError` with upstream's reason for what llama.cpp refuses.
+    C++: common_params_parse
+    """
+    argv = shlex.split(words) if isinstance(words, str) else [os.fspath(word) for word in words]
+    program = _program(argv)
+    found = [device for one in devices for device in named_devices(one)]
+    ffi, lib = library.ffi, library.lib
+    line = ffi.new("struct gpl_command_line *")
+    strings = [ffi.new("char[]", word.encode()) for word in argv]
+    try:
+        raw = lib.gpl_parse(len(argv), ffi.new("char *[]", strings), program.encode(), line)
+    except AbortError as error:
+        reason = error.condition.partition("\n\nto show complete usage")[0].strip()
+        raise ModelError(f"{argv[0]}: {reason.removeprefix('error: ')}") from None
+    kept = ffi.gc(raw, lib.gpl_parsed_free)
+    path = text(line.path)
+    if not path:
+        raise ModelError(f"{argv[0]}: expected a model, -m FILE")
+    if line.model.devices != NULL:
+        found = _chosen(line.model.devices, found)
+    fit = None
+    if line.fit:
+        n = max(1, sum(device.type in GPU_TYPES for device in found))
+        fit = (tuple(line.fit_target[0:n]), int(line.fit_ctx))
+    left_out = tuple(text(line.left_out).split())
+    options, kept = _options(program, line, found), (line, kept)
+    return CommandLine(program, path, options, fit, left_out, line.model, line.context, kept)
+
+
+def _program(argv: Sequence[str]) -> str:
+    """The key of `PROGRAMS`."""
+    name = PurePath(argv[0]).name.removesuffix(".exe") if argv else ""
+    program = name.removeprefix("llama-")
+    if name == "llama-bench":
+        raise ModelError(
+            "llama-bench has options of its own, which are not read here: give ours, with "
+            'program="bench" (--for bench)'
+        )
+    if program == name or (program not in PROGRAMS and program not in _SAME_AS):
+        known = ", ".join(p.name for p in PROGRAMS.values() if p.name != "llama-bench")
+        raise ModelError(f"command line of {name or 'nothing'!r}: expected one of {known}")
+    for word in argv[1:]:
+        if word.partition("=")[0] == "--rpc":
+            raise ModelError("--rpc: give the server as a device, rpc:HOST:PORT (-d)")
+        if word in _PRINT_AND_END:
+            raise ModelError(f"{word}: with it {name} prints something and ends; leave it out")
+    return program
+
+
+def _chosen(raw: Any, known: Sequence[Device]) -> list[Device]:
+    """The devices of -dev, and those of `known` that are no GPUs."""
+    found, i = [], 0
+    while raw[i] != NULL:
+        found.append(Device(raw[i]))
+        i += 1
+    return found + [device for device in known if device.type not in GPU_TYPES]
+
+
+def _options(program: str, line: Any, devices: list[Device]) -> dict[str, Any]:
+    """The options of `open`; None where the program chooses."""
+    model, context = line.model, line.context
+    n_gpus = sum(device.type in GPU_TYPES for device in devices)
+    split = [] if model.tensor_split == NULL else list(model.tensor_split[0:n_gpus])
+    modes = {number: name for name, number in SPLIT_MODES.items()}
+    flash = {number: name for name, number in FLASH_ATTN.items()}
+    found: dict[str, Any] = {
+        "devices": devices,
+        "program": _SAME_AS.get(program, program),
+        "n_gpu_layers": int(model.n_gpu_layers),
+        "split_mode": modes[int(model.split_mode)],
+        "main_gpu": int(model.main_gpu),
+        "tensor_split": split if any(split) else None,
+        "repack": bool(model.use_extra_bufts),
+        "no_host": bool(model.no_host),
+        "n_ctx": int(context.n_ctx),
+        "n_batch": int(context.n_batch),
+        "n_ubatch": int(context.n_ubatch),
+        "n_threads": int(context.n_threads) if context.n_threads > 0 else None,
+        "flash_attn": flash[int(context.flash_attn_type)],
+        "type_k": Type(int(context.type_k)),
+        "type_v": Type(int(context.type_v)),
+        "swa_full": bool(context.swa_full),
+        "offload_kqv": bool(context.offload_kqv),
+        "op_offload": bool(context.op_offload),
+        "n_outputs_max": int(context.n_outputs_max) or None,
+        "kv_unified": bool(context.kv_unified),
+        "n_seq_max": int(line.n_parallel),
+    }
+    if program == "perplexity":
+        found["n_seq_max"] = None  # as many as fit into a batch
+    if program == "server":
+        _as_server(line, found)
+    return found
+
+
+def _as_server(line: Any, found: dict[str, Any]) -> None:
+    """What llama-server changes before it makes a context: tools/server/server.cpp."""
+    if line.context.embeddings:
+        found["n_batch"] = min(found["n_batch"], found["n_ubatch"])
+    n_parallel = found["n_seq_max"]
+    if n_parallel < 0:
+        found["n_seq_max"] = found["kv_unified"] = None
+        n_parallel = _SERVERS
+    if line.n_per_slot > 0 and not found["n_ctx"] and line.fit_ctx != _WITHOUT_LIMIT:
+        found["n_ctx"] = n_parallel * int(line.n_per_slot)
