@@ -11,6 +11,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+from ggml_py.models.archs import ARCHS
 from ggml_py.sim.profiles.cards import OF_BACKEND
 
 REPO = Path(__file__).parents[2]
@@ -146,6 +147,21 @@ def any_models() -> str:
     return "\n".join(lines) + "\n"
 
 
+def by_architecture() -> str:
+    """Whether they are, for each model and set of devices."""
+    found = any_model()
+    settings = [*next(iter(found.values()))]
+    lines = [
+        f"| model | graphs | {' | '.join(settings)} |",
+        f"| --- | --- {'| --- ' * len(settings)}|",
+    ]
+    for name, row in found.items():
+        graphs = "ours and libllama's" if name.rpartition("-")[0] in ARCHS else "libllama's"
+        said = [one.partition(":")[0].partition(" (")[0] for one in row.values()]
+        lines.append(f"| {name} | {graphs} | {' | '.join(said)} |")
+    return "\n".join(lines) + "\n"
+
+
 # --- the pages
 
 TABLES = {  # page, name there: table
@@ -154,6 +170,7 @@ TABLES = {  # page, name there: table
     ("MODELS.md", "benchmarks/promises.py: cards"): on_cards,
     ("MODELS.md", "benchmarks/promises.py: what-ifs"): what_ifs,
     ("ANY_MODEL.md", "benchmarks/any_model.py"): any_models,
+    ("ARCHITECTURES.md", "benchmarks/any_model.py"): by_architecture,
 }
 
 
