@@ -53,7 +53,7 @@ def tokens_of(
     name: str, path: Path, threads: int, rounds: int, number: int, folder: Path
 ) -> list[Token]:
     """Our tokens and libllama's, in new processes."""
-    code, command = programs(path, threads, 0, N_GEN)
+    code, command = programs(path, threads, 0, N_GEN, "ours")
     preloaded = {"LD_PRELOAD": str(compiled(folder))}
     outs = {who: folder / f"{name}-{who}-{number}" for who in ("ours", "libllama")}
     env = {who: {**preloaded, "BARRIERS": str(out)} for who, out in outs.items()}

@@ -1,7 +1,7 @@
 """Prompts and tokens of two long-lived processes, ours and libllama's, which take turns.
 
     python benchmarks/steady.py [--models 110M-q4_0,1.1B-q4_0,…] [--what prompt,decode]
-                                [--launches 8] [--rounds 5]
+                                [--launches 8] [--rounds 5] [--graphs ours|libllama]
 
 `models.py` starts new processes each time, so the two measurements are many seconds apart. Here
 both have the model loaded and warm. They take turns of one prompt of 512 tokens, or of 128 tokens
@@ -32,27 +32,34 @@ Program = AbstractContextManager[Callable[[], float] | None]
 PAUSE = 0.6  # seconds; with 110M a thread spins for 0.18 s after its work is done
 _OURS = """
 from ggml_py.models import load
-model = load({path!r}, n_threads={threads}, n_ctx={n_ctx}, flash_attn=True, repack=True)
-prompt = [i % model.hparams.n_vocab for i in range({n_prompt})]
+graphs = {graphs!r}
+model = load(
+    {path!r}, n_threads={threads}, n_ctx={n_ctx}, flash_attn=True, repack=True, graphs=graphs
+)
+no_copy = dict() if graphs == "libllama" else dict(copy=False)
+n_vocab = len(model.eval([0]))
+prompt = [i % n_vocab for i in range({n_prompt})]
 def run():
     model.reset()
     start = clock()
     if prompt:
-        model.eval(prompt, copy=False)
+        model.eval(prompt, **no_copy)
     for i in range({n_gen}):
-        model.eval([i % model.hparams.n_vocab], copy=False)
+        model.eval([i % n_vocab], **no_copy)
     return clock() - start
 run()
 rounds(run)
 """
 
 
-def programs(path: Path, threads: int, n_prompt: int, n_gen: int) -> tuple[str, list[str]]:
+def programs(
+    path: Path, threads: int, n_prompt: int, n_gen: int, graphs: str
+) -> tuple[str, list[str]]:
     """Our code for `rounds.child`, and libllama's command for `rounds.talking`. Both evaluate
     `n_prompt` tokens at once, and then `n_gen` tokens one by one."""
     n_ctx = N_PROMPT + N_GEN
     code = _OURS.format(
-        path=str(path), threads=threads, n_ctx=n_ctx, n_prompt=n_prompt, n_gen=n_gen
+        path=str(path), threads=threads, n_ctx=n_ctx, n_prompt=n_prompt, n_gen=n_gen, graphs=graphs
     )
     command = [
         str(reference("llama_speed")), str(path), str(n_prompt), str(n_gen), "--n-ctx", str(n_ctx),
@@ -61,10 +68,12 @@ def programs(path: Path, threads: int, n_prompt: int, n_gen: int) -> tuple[str, 
     return code, command
 
 
-def steady(what: str, name: str, path: Path, threads: int, launches: int, rounds: int) -> Row:
+def steady(
+    what: str, name: str, path: Path, threads: int, launches: int, rounds: int, graphs: str
+) -> Row:
     """Seconds per token of what="prompt" or "decode"."""
     n_prompt, n_gen = (N_PROMPT, 0) if what == "prompt" else (0, N_GEN)
-    code, command = programs(path, threads, n_prompt, n_gen)
+    code, command = programs(path, threads, n_prompt, n_gen, graphs)
     named = f"{what} of {name}, by token"
     console, order = Console(stderr=True), random.Random(named)
     shown = {"console": console, "transient": True, "disable": not console.is_terminal}
@@ -104,13 +113,15 @@ def main() -> None:
     both = ("prompt", "decode")
     options.add_argument("--what", type=some_of(*both), default=both, help="comma-separated")
     options.add_argument("--threads", type=int, default=2)
+    options.add_argument("--graphs", choices=("ours", "libllama"), default="ours")
     folder = Path(tempfile.gettempdir()) / "ggml_py_models"
     options.add_argument("--folder", type=Path, default=folder)
     args = options.parse_args()
     args.folder.mkdir(parents=True, exist_ok=True)
     print(f"load average {os.getloadavg()[0]:.2f}, {args.threads} threads", file=sys.stderr)
+    how = (args.threads, args.launches, args.rounds, args.graphs)
     found = [
-        steady(what, name, file_of(name, args.folder), args.threads, args.launches, args.rounds)
+        steady(what, name, file_of(name, args.folder), *how)
         for name in args.models.split(",")
         for what in args.what
     ]

@@ -77,14 +77,23 @@ _FRIEND = Edit(
 )
 
 # A command line that is refused, or that asks for help, does not end the process, and its error
-# is not printed. No log file is opened: that would empty it.
+# is not printed. Standard output is ours. No log file is opened: that would empty it.
 _ARG = (
     Edit(
-        "an option that ends the program",
-        "//\n// CLI argument parsing functions\n//\n",
-        "#define exit(status) \\\n"
+        "an option that ends the program, prints or logs",
+        "using namespace common_arg_utils;\n",
+        "\n#define exit(status) \\\n"
         '    throw std::invalid_argument("it makes the program print something and end")\n'
-        "#define common_log_set_file(log, path) (void) path\n\n",
+        "#define printf(...) fprintf(stderr, __VA_ARGS__)\n"
+        "#define common_log_set_file(log, path) (void) path\n"
+        "#define common_log_set_jsonl(jsonl) (void) jsonl\n",
+        after=True,
+    ),
+    Edit(
+        "help",
+        "            common_params_print_usage(ctx_arg);\n            if (ctx_arg.print_usage)",
+        "            exit(0);\n            if (ctx_arg.print_usage)",
+        replace=True,
     ),
     Edit(
         "a command line that is refused",

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import mmap
 import os
 import weakref
+from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
@@ -65,6 +67,46 @@ def map_file(path: Path, opened: Stamp, offset: int = 0, nbytes: int | None = No
             ) from None
         watch(array, path, os.dup(file.fileno()))
     return array
+
+
+class Mapping(NamedTuple):
+    """A part of a file that this process has mapped."""
+
+    path: Path
+    begin: int  # address
+    nbytes: int
+    offset: int  # in the file
+
+
+def mappings(paths: Sequence[Path]) -> list[Mapping]:
+    """The mapped parts of these files, whoever mapped them. None where the system does not tell
+    (it does on Linux)."""
+    files = {}
+    for path in paths:
+        found = path.stat()
+        files[(os.major(found.st_dev), os.minor(found.st_dev), found.st_ino)] = path
+    rows: list[str] = []
+    if files:
+        with contextlib.suppress(OSError):
+            rows = Path("/proc/self/maps").read_text(errors="replace").splitlines()
+    parts = []
+    for row in rows:
+        addresses, _how, offset, device, inode = row.split(maxsplit=5)[:5]
+        major, minor = (int(n, 16) for n in device.split(":"))
+        if (path := files.get((major, minor, int(inode)))) is not None:  # type: ignore[assignment]
+            begin, end = (int(n, 16) for n in addresses.split("-"))
+            parts.append(Mapping(path, begin, end - begin, int(offset, 16)))
+    return parts
+
+
+def watch_mapping(mapping: Mapping) -> Any:
+    """Watches somebody else's mapping, until gp_mapped_remove gets the result. C: gp_mapped_add"""
+    with mapping.path.open("rb", buffering=0) as file:
+        size = os.fstat(file.fileno()).st_size
+        nbytes = min(mapping.nbytes, size - mapping.offset)
+        begin = ffi.cast("void *", mapping.begin)
+        fd = os.dup(file.fileno())
+        return lib.gp_mapped_add(begin, nbytes, os.fsencode(mapping.path), fd, mapping.offset)
 
 
 def watch_mapped(array: npt.NDArray[Any]) -> None:

@@ -219,6 +219,11 @@ class Gguf(Handle):
         raw = ffi.buffer(lib.gguf_get_arr_data(ptr, i), n * dtype.itemsize)
         return np.frombuffer(raw, dtype).copy()
 
+    @property
+    def stamps(self) -> tuple[Stamp, ...]:
+        """What identifies its files: equal for two readers if nothing was written in between."""
+        return tuple(self._opened)
+
     def check_unchanged(self) -> None:
         """Raises `DamagedFileError` if a file was written to since it was opened. A file that was
         deleted or replaced is fine: existing mappings keep the old one."""

@@ -17,15 +17,8 @@ from .library import Library
 from .params import FLASH_ATTN, GPU_TYPES, SPLIT_MODES
 from .programs import PROGRAMS
 
-_SERVERS = 4  # sequences of a llama-server without -np: tools/server/server.cpp
-_WITHOUT_LIMIT = (1 << 32) - 1  # --fit-ctx after -c 0: the context is not made smaller
 # Programs that make the same context as another.
 _SAME_AS = {"fit-params": "completion"}
-# They print something, which may be long, and then end the program.
-_PRINT_AND_END = frozenset((
-    "-h", "--help", "--usage", "--version", "-cl", "--cache-list", "--completion-bash",
-    "--list-devices",
-))  # fmt: skip
 
 
 class CommandLine(NamedTuple):
@@ -68,7 +61,7 @@ def parse(
     if not path:
         raise ModelError(f"{argv[0]}: expected a model, -m FILE")
     if line.model.devices != NULL:
-        found = _chosen(line.model.devices, found)
+        found = _chosen(argv[0], line.model.devices, found)
     fit = None
     if line.fit:
         n = max(1, sum(device.type in GPU_TYPES for device in found))
@@ -93,17 +86,19 @@ def _program(argv: Sequence[str]) -> str:
     for word in argv[1:]:
         if word.partition("=")[0] == "--rpc":
             raise ModelError("--rpc: give the server as a device, rpc:HOST:PORT (-d)")
-        if word in _PRINT_AND_END:
-            raise ModelError(f"{word}: with it {name} prints something and ends; leave it out")
     return program
 
 
-def _chosen(raw: Any, known: Sequence[Device]) -> list[Device]:
+def _chosen(program: str, raw: Any, known: Sequence[Device]) -> list[Device]:
     """The devices of -dev, and those of `known` that are no GPUs."""
     found, i = [], 0
     while raw[i] != NULL:
         found.append(Device(raw[i]))
         i += 1
+    for device in found:
+        if device not in known:
+            names = ", ".join(d.name for d in known)
+            raise ModelError(f"{program}: -dev {device.name}: expected one of {names}")
     return found + [device for device in known if device.type not in GPU_TYPES]
 
 
@@ -123,9 +118,9 @@ def _options(program: str, line: Any, devices: list[Device]) -> dict[str, Any]:
         "tensor_split": split if any(split) else None,
         "repack": bool(model.use_extra_bufts),
         "no_host": bool(model.no_host),
-        "n_ctx": int(context.n_ctx),
-        "n_batch": int(context.n_batch),
-        "n_ubatch": int(context.n_ubatch),
+        "n_ctx": _signed(context.n_ctx),
+        "n_batch": _signed(context.n_batch),
+        "n_ubatch": _signed(context.n_ubatch),
         "n_threads": int(context.n_threads) if context.n_threads > 0 else None,
         "flash_attn": flash[int(context.flash_attn_type)],
         "type_k": Type(int(context.type_k)),
@@ -135,22 +130,11 @@ def _options(program: str, line: Any, devices: list[Device]) -> dict[str, Any]:
         "op_offload": bool(context.op_offload),
         "n_outputs_max": int(context.n_outputs_max) or None,
         "kv_unified": bool(context.kv_unified),
-        "n_seq_max": int(line.n_parallel),
+        "n_seq_max": _signed(context.n_seq_max),
     }
-    if program == "perplexity":
-        found["n_seq_max"] = None  # as many as fit into a batch
-    if program == "server":
-        _as_server(line, found)
     return found
 
 
-def _as_server(line: Any, found: dict[str, Any]) -> None:
-    """What llama-server changes before it makes a context: tools/server/server.cpp."""
-    if line.context.embeddings:
-        found["n_batch"] = min(found["n_batch"], found["n_ubatch"])
-    n_parallel = found["n_seq_max"]
-    if n_parallel < 0:
-        found["n_seq_max"] = found["kv_unified"] = None
-        n_parallel = _SERVERS
-    if line.n_per_slot > 0 and not found["n_ctx"] and line.fit_ctx != _WITHOUT_LIMIT:
-        found["n_ctx"] = n_parallel * int(line.n_per_slot)
+def _signed(number: int) -> int:
+    """A number that llama.cpp casts from int32_t to uint32_t."""
+    return number - (1 << 32) if number >= 1 << 31 else number

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,7 +27,14 @@ _NO_ROOM, _ABORTED = 1, 2  # results of llama_decode
 class LlamaContext:
     """Tokens in, logits out: one llama_context."""
 
-    def __init__(self, library: Library, model: LlamaHandle, context: ContextHandle) -> None:
+    def __init__(
+        self,
+        library: Library,
+        model: LlamaHandle,
+        context: ContextHandle,
+        keeps_rows: bool = False,
+    ) -> None:
+        """With `keeps_rows` its graphs have logits for every token, whatever is asked for."""
         self._library = library
         self._model = model
         self.context = context
@@ -34,6 +42,10 @@ class LlamaContext:
         vocab = lib.llama_model_get_vocab(model.ptr)
         self.n_vocab = int(lib.llama_vocab_n_tokens(vocab))
         self.n_batch = int(lib.llama_n_batch(context.ptr))
+        self._keeps_rows = keeps_rows
+        state = library.ffi.new("struct gpl_context_state *")
+        lib.gpl_read_state(context.ptr, state)
+        self._n_outputs = min(int(lib.llama_n_ubatch(context.ptr)), int(state.n_outputs_max))
         self.has_memory = lib.llama_get_memory(context.ptr) != NULL
         self.has_encoder = bool(lib.llama_model_has_encoder(model.ptr))
 
@@ -60,7 +72,12 @@ class LlamaContext:
         self, tokens: Sequence[int], all_logits: bool, seq: int, watching: Watching | None
     ) -> npt.NDArray[np.float32]:
         """The logits [n_vocab] after the last token, or [n_tokens, n_vocab]."""
+        if watching is None and len(tokens) == 1 and type(tokens[0]) is int:
+            return self._step(tokens[0], seq, all_logits)
         ids, rows = self._ids(tokens), []
+        every = all_logits or self._keeps_rows
+        if every:
+            self._check_outputs(len(ids))
         with self.context.using(COMPUTING):
             start = self.n_past(seq)
             if watching is not None:
@@ -69,15 +86,50 @@ class LlamaContext:
                 for first in range(0, len(ids), self.n_batch):
                     part = ids[first : first + self.n_batch]
                     last = first + len(part) == len(ids)
-                    self._decode(part, start + first, seq, all_logits, last, watching)
-                    rows += self._logits(len(part), all_logits, last)
+                    self._decode(part, start + first, seq, every, last, watching)
+                    rows += self._logits(len(part), every, last)
             except BaseException:
                 self._forget(seq, start)
                 raise
             finally:
                 if watching is not None:  # a graph that keeps its callback is used again
                     self._watch(None)
-        return np.concatenate(rows) if all_logits else rows[-1][0]
+        return np.concatenate(rows) if all_logits else rows[-1][-1]
+
+    def _step(self, token: int, seq: int, all_logits: bool) -> npt.NDArray[np.float32]:
+        """`eval` of one token: without arrays, as it is what a generation consists of."""
+        if not 0 <= token < self.n_vocab:
+            raise self._no_token(token)
+        with self.context.using(COMPUTING):
+            start = self.n_past(seq)
+            batch, made = self._one
+            made.token[0], made.pos[0], made.seq_id[0][0] = token, start, seq
+            try:
+                self._check(self._library.lib.llama_decode(self.context.ptr, batch), 1)
+                rows = self._logits(1, False, True)[0]
+            except BaseException:
+                self._forget(seq, start)
+                raise
+        return rows if all_logits else rows[0]
+
+    @cached_property
+    def _one(self) -> tuple[Any, Any]:
+        """A llama_batch of one token, by value, and as what may be changed of it."""
+        self._one_kept, batch = self._kept_batch(np.zeros(1, np.int32), 0, 0, np.ones(1, np.int8))
+        return batch[0], batch
+
+    def _no_token(self, token: int) -> ModelError:
+        most = self.n_vocab - 1
+        return ModelError(f"token {token}: expected 0 to {most}, the vocabulary's ids")
+
+    def _check_outputs(self, n: int) -> None:
+        """Raises `ModelError` if one graph has no room for the outputs of `n` tokens."""
+        n_ubatch = int(self._library.lib.llama_n_ubatch(self.context.ptr))
+        if min(n, n_ubatch) > self._n_outputs:
+            raise ModelError(
+                f"this context has room for the outputs of {self._n_outputs} tokens, and "
+                f"{min(n, n_ubatch)} are needed: load with a larger n_outputs_max"
+            )
 
     def _ids(self, tokens: Sequence[int]) -> npt.NDArray[np.int32]:
         """The tokens, checked."""
@@ -88,8 +140,7 @@ class LlamaContext:
             raise TypeError(f"tokens: expected whole numbers, got {given.dtype}")
         bad = given[(given < 0) | (given >= self.n_vocab)]
         if bad.size:
-            most = self.n_vocab - 1
-            raise ModelError(f"token {bad.flat[0]}: expected 0 to {most}, the vocabulary's ids")
+            raise self._no_token(bad.flat[0])
         return np.ascontiguousarray(given.reshape(-1), np.int32)
 
     def _forget(self, seq: int, start: int) -> None:
@@ -108,21 +159,25 @@ class LlamaContext:
             self._check(self._library.lib.llama_encode(self.context.ptr, batch), len(ids))
 
     def _batch(self, ids: Any, pos: int, seq: int, output: Any) -> Any:
-        """A llama_batch on arrays that it keeps."""
+        """A llama_batch of tokens. It is kept until the next one is made."""
+        self._kept, batch = self._kept_batch(ids, pos, seq, output)
+        return batch[0]
+
+    def _kept_batch(self, ids: Any, pos: int, seq: int, output: Any) -> tuple[Any, Any]:
+        """What the batch points to, and the batch."""
         made = self._library.ffi
         n = len(ids)
         batch = made.new("struct llama_batch *")
         places, counts = np.arange(pos, pos + n, dtype=np.int32), np.ones(n, np.int32)
         one = made.new("llama_seq_id[1]", [seq])
         sequences = made.new("llama_seq_id *[]", [one] * n)
-        self._kept = (ids, places, counts, output, one, sequences)
         batch.n_tokens = n
         batch.token = made.cast("llama_token *", ffi.from_buffer(ids))
         batch.pos = made.cast("llama_pos *", ffi.from_buffer(places))
         batch.n_seq_id = made.cast("int32_t *", ffi.from_buffer(counts))
         batch.seq_id = sequences
         batch.logits = made.cast("int8_t *", ffi.from_buffer(output))
-        return batch[0]
+        return (ids, places, counts, output, one, sequences), batch
 
     def _decode(
         self, ids: Any, pos: int, seq: int, all_logits: bool, last: bool, watching: Watching | None
@@ -173,6 +228,7 @@ class LlamaContext:
         otherwise one row per token, [n_tokens, n_embd]. C: llama_get_embeddings_seq"""
         lib, made = self._library.lib, self._library.ffi
         ids = self._ids(tokens)
+        self._check_outputs(len(ids))
         self.reset()
         with self.context.using(COMPUTING):
             lib.llama_set_embeddings(self.context.ptr, True)

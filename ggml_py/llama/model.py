@@ -12,7 +12,8 @@ import numpy as np
 from ..backends.buffer import BufferType
 from ..boundary.arguments import integer
 from ..boundary.ffi import NULL, ffi, text
-from ..errors import ModelError
+from ..boundary.handle import Handle, in_use
+from ..errors import DamagedFileError, ModelError
 from ..gguf.reader import Gguf
 from ..gguf.whole import whole
 from ..graphs.graph import Graph
@@ -21,7 +22,7 @@ from ..scheduler.borrowed import BorrowedScheduler
 from .command_line import CommandLine
 from .context import LlamaContext
 from .library import Library
-from .native import load_model, new_context
+from .native import ContextHandle, give_threads, load_model, new_context
 from .options import Options
 from .params import Params
 from .plans import build, plan_of, reserved_plan_of
@@ -69,23 +70,26 @@ class LlamaModel:
         self.metadata = gguf.metadata
         self._n_layer = int(np.max(self.metadata.get(f"{arch}.block_count", 0)))
         self._params = Params(library, options, self._n_layer, line)
-        self._fit = fit
+        self._fit, self._fits = fit, True
         self.left_out = () if line is None else line.left_out
-        self._closing = ExitStack()
+        self._handles: list[Handle] = []  # in the order in which they are made
         self._only_header = only_header
+        self._stamps = gguf.stamps
         self._running: LlamaContext | None = None
         try:
             with whole(gguf) as path, self._naming():
-                if fit is not None and self._params.fit(path, fit.margins, fit.n_ctx) == 2:
-                    raise ModelError("llama.cpp's --fit fails on it; the log says why")
+                if fit is not None:
+                    self._fits = self._params.fit(path, fit.margins, fit.n_ctx)
                 self._params.model.no_alloc = True
                 self._model = load_model(library, path, self._params.model, self._params.devices)
-            self._closing.callback(self._model.close)
+            self._handles.append(self._model)
             with self._naming():
                 self._context = new_context(library, self._model, self._params)
-            self._closing.callback(self._context.close)
+            self._handles.append(self._context)
+            if options.progress is not None:
+                self._loaded()
         except BaseException:
-            self._closing.close()
+            self.close()
             raise
         self.tokenizer = Tokenizer(library, self._model)
 
@@ -97,8 +101,14 @@ class LlamaModel:
     @property
     def fit_arguments(self) -> str:
         """What `fit` has chosen, as options of llama.cpp's programs, the same as llama-fit-params
-        prints: "-c 4096 -ngl 20 -ts 3,1". Empty without `fit`."""
-        return self._params.fit_arguments if self._fit is not None else ""
+        prints: "-c 4096 -ngl 20 -ts 3,1". Empty without `fit`, and if it could not: see `fits`."""
+        return self._params.fit_arguments if self._fit is not None and self._fits else ""
+
+    @property
+    def fits(self) -> bool:
+        """False if `fit` found no numbers that fit, or none that it may change. The model is then
+        opened as it was given, as llama.cpp's programs do."""
+        return self._fits
 
     def _naming(self) -> _Naming:
         return _Naming(str(self.path))
@@ -272,6 +282,11 @@ class LlamaModel:
         seq = integer("seq", seq, 0, self.n_seq_max - 1)
         if isinstance(watch, str):
             raise TypeError(f"watch={watch!r}: expected a list of names, like [{watch!r}]")
+        if watch and self._params.options.split_mode == "tensor":
+            raise ModelError(
+                'watch: with split_mode "tensor" each device has a part of a node, and upstream '
+                "gives none of them: use another split_mode (-sm)"
+            )
         watching = Watching(watch) if watch else None
         logits = self._loaded().eval(tokens, all_logits, seq, watching)
         return logits if watching is None else (logits, watching.found)
@@ -353,24 +368,42 @@ class LlamaModel:
             self._context.ptr  # noqa: B018  raises when closed
             if self._only_header:
                 raise ModelError(self._only_header)
-            with Gguf.open(self.path):  # raises for a file that ends early
-                pass
-            self._params.model.no_alloc = False
-            with self._naming():
-                model = load_model(
-                    self._library, self.path, self._params.model, self._params.devices
-                )
-                self._closing.callback(model.close)
+            with Gguf.open(self.path) as gguf:  # raises for a file that ends early
+                if gguf.stamps != self._stamps:
+                    raise DamagedFileError(
+                        str(self.path), "has changed since it was opened: open it again"
+                    )
+                paths = gguf.paths
+            keeps_rows = self._keeps_rows()
+            with self._context.using("loading weights"), self._naming():
+                self._params.model.no_alloc = False
+                params, devices = self._params.model, self._params.devices
+                with self._params.progress():
+                    model = load_model(self._library, self.path, params, devices, paths)
+                self._handles.append(model)
                 context = new_context(self._library, model, self._params)
-                self._closing.callback(context.close)
-            self._running = LlamaContext(self._library, model, context)
+                self._handles.append(context)
+                self._handles.append(give_threads(self._library, context, self._params))
+            self._running = LlamaContext(self._library, model, context, keeps_rows)
         return self._running
+
+    def _keeps_rows(self) -> bool:
+        """Whether its graph has logits for all tokens although only the last ones are wanted:
+        upstream's of cogvlm (no inp_out_ids). The first row would then be taken for the last."""
+        n = min(2, self.n_ubatch, self.n_ctx_seq)
+        with self.graph(n) as graph:
+            return any(t.name == "result_output" and t.ne[1] > 1 for t in graph.nodes[-2:])
 
     # --- lifetime
 
     def close(self) -> None:
-        """Frees everything."""
-        self._closing.close()
+        """Frees everything. Raises `BusyError`, and closes nothing, while it plans or computes."""
+        contexts = [h for h in self._handles if isinstance(h, ContextHandle) and not h.closed]
+        with ExitStack() as idle:
+            for context in contexts:
+                idle.enter_context(in_use("being closed", context))
+        for handle in reversed(self._handles):
+            handle.close()
 
     @property
     def closed(self) -> bool:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from .. import log as _log
 from ..backends.device import Device
+from ..backends.threadpool import ThreadPool
 from ..boundary.ffi import NULL
 from ..boundary.ffi import lib as ggml
 from ..boundary.handle import Handle, in_use, reading
+from ..boundary.mapped import mappings, watch_mapping
 from ..errors import ModelError
 from ..scheduler.borrowed import BorrowedScheduler
 from .library import Library
@@ -31,8 +33,8 @@ class ContextHandle(Handle):
 
     __slots__ = ("_library", "_scheduler")
 
-    def __init__(self, library: Library, ptr: Any, model: LlamaHandle) -> None:
-        super().__init__(ptr, library.lib.llama_free, model)
+    def __init__(self, library: Library, ptr: Any, *needs: Handle) -> None:
+        super().__init__(ptr, library.lib.llama_free, *needs)
         self._library = library
         self._scheduler: BorrowedScheduler | None = None
 
@@ -63,13 +65,27 @@ class ContextHandle(Handle):
                 lent[0].close()
 
 
-def load_model(library: Library, path: Path, params: Any, devices: list[Device]) -> LlamaHandle:
-    """Loads a model. Raises `ModelError` with libllama's reason. C: llama_model_load_from_file"""
+def load_model(
+    library: Library, path: Path, params: Any, devices: list[Device], paths: Sequence[Path] = ()
+) -> LlamaHandle:
+    """Loads a model; `paths` are its files, if its weights are to be read.
+
+    Mapped files are watched: reading what one of them has lost meanwhile raises
+    `DamagedFileError`. Raises `ModelError` with libllama's reason. C: llama_model_load_from_file
+    """
     lib, mark = library.lib, _log.mark()
+    before = set(mappings(paths))
     ptr = lib.llama_model_load_from_file(os.fsencode(path), params[0])
     if ptr == NULL:
         raise ModelError(f"llama.cpp does not load it: {_reason(mark)}")
-    handle = LlamaHandle(ptr, lib.llama_model_free)
+    watched = [watch_mapping(found) for found in mappings(paths) if found not in before]
+
+    def free(model: Any) -> None:
+        for each in watched:
+            ggml.gp_mapped_remove(each)
+        lib.llama_model_free(model)
+
+    handle = LlamaHandle(ptr, free)
     handle.devices = devices
     return handle
 
@@ -84,6 +100,18 @@ def new_context(library: Library, model: LlamaHandle, params: Params) -> Context
     if ptr == NULL:
         raise ModelError(f"llama.cpp makes no context of it: {_reason(mark)}")
     return ContextHandle(library, ptr, model)
+
+
+def give_threads(library: Library, context: ContextHandle, params: Params) -> ThreadPool:
+    """Threads that it computes with from now on, kept from one compute to the next; otherwise ggml
+    starts them for each. They sleep at once if an accelerator has threads of its own, as those of
+    `models/file/threads.py`. Closing them closes the context. C: llama_attach_threadpool"""
+    n = max(params.context.n_threads, params.context.n_threads_batch)
+    poll = 0 if params.accelerators else 50
+    pool = ThreadPool(n, poll=poll, paused=True)
+    context._depend(pool)
+    library.lib.llama_attach_threadpool(context.ptr, pool.ptr, pool.ptr)
+    return pool
 
 
 def _reason(mark: int) -> str:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..backends.buffer import BufferType
-from ..backends.device import Device, device
+from ..backends.device import Device, default_n_threads, device
 from ..boundary.ffi import NULL, text
 from ..enums import BackendDevType
 from ..errors import ModelError
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 GPU_TYPES = (BackendDevType.GPU, BackendDevType.IGPU)
 SPLIT_MODES = {"none": 0, "layer": 1, "row": 2, "tensor": 3}
 _LOAD_MODES = {"auto": -1, "none": 0, "mmap": 1}
+_FIT_FAILED = 2  # COMMON_PARAMS_FIT_STATUS_ERROR
 FLASH_ATTN = {"auto": -1, "off": 0, "on": 1}
 
 
@@ -89,10 +91,37 @@ class Params:
             params.tensor_buft_overrides = self._overrides(pairs)
         return params
 
-    def fit(self, path: Path, margins: Sequence[int], n_ctx_min: int) -> int:
+    @contextmanager
+    def progress(self) -> Iterator[None]:
+        """In the block, a model that loads its weights calls the `progress` of the options. Raises
+        what that raises, and `ModelError` if it returns False."""
+        call, raised = self.options.progress, list[BaseException]()
+        if call is None:
+            yield
+            return
+
+        def on_progress(share: float, _data: Any) -> bool:
+            try:
+                if call(float(share)) is False:
+                    raise ModelError("progress stopped the loading")
+            except BaseException as error:
+                raised.append(error)
+            return not raised
+
+        callback = self._ffi.callback("bool(float, void *)", on_progress)  # while it exists
+        self.model.progress_callback = callback
+        try:
+            yield
+        finally:
+            self.model.progress_callback = NULL
+            del callback
+            if raised:
+                raise raised[0]
+
+    def fit(self, path: Path, margins: Sequence[int], n_ctx_min: int) -> bool:
         """Changes the numbers that nobody gave (n_gpu_layers below 0, n_ctx 0, and where weights
-        are) so that the model fits into the devices' free memory. Returns 0 if it fits now, 1 if it
-        cannot. C++: common_fit_params"""
+        are) so that the model fits into the devices' free memory. Returns whether it does. Raises
+        `ModelError`. C++: common_fit_params"""
         ffi, lib = self._ffi, self._lib
         n = lib.llama_max_devices()
         split = self._keep(ffi.new("float[]", n))
@@ -103,11 +132,12 @@ class Params:
         )
         each = list(margins) * n if len(margins) == 1 else [*margins, *[margins[-1]] * n]
         most = ffi.new("size_t[]", each[:n])
-        return int(
-            lib.gpl_fit(
-                os.fsencode(path), self.model, self.context, split, overrides, most, n_ctx_min
-            )
+        status = lib.gpl_fit(
+            os.fsencode(path), self.model, self.context, split, overrides, most, n_ctx_min
         )
+        if status == _FIT_FAILED:
+            raise ModelError("llama.cpp's --fit fails on it; the log says why")
+        return not status
 
     @property
     def fitted(self) -> dict[str, Any]:
@@ -163,8 +193,9 @@ class Params:
         params.n_ubatch = options.n_ubatch
         params.n_seq_max = options.n_seq_max
         params.n_outputs_max = options.n_outputs_max
-        if options.n_threads is not None:
-            params.n_threads = params.n_threads_batch = options.n_threads
+        if line is None:
+            n = default_n_threads() if options.n_threads is None else options.n_threads
+            params.n_threads = params.n_threads_batch = n
         params.flash_attn_type = FLASH_ATTN[options.flash_attn]
         params.type_k, params.type_v = int(options.type_k), int(options.type_v)
         params.offload_kqv = options.offload_kqv

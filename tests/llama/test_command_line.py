@@ -8,6 +8,7 @@ import pytest
 from cli_runs import fails, ok, run
 from rpc_net import free_port, wait_for
 
+import ggml_py as ggml
 from ggml_py import llama
 from ggml_py.errors import GgmlError, ModelError
 
@@ -97,6 +98,46 @@ def test_fit_is_that_of_llama_fit_params(oracle, file, small_devices, more):
     assert fitted.startswith("-c ")
 
 
+SERVER_OUTPUTS = {  # beside the log of an unmodified llama-server
+    "": 4, "--embedding": 512, "--reranking": 512, "--pooling mean": 2048, "-np 7": 7,
+    "--pooling none": 4,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("more", SERVER_OUTPUTS)
+def test_outputs_of_a_server(file, more):
+    line = f"llama-server -m {file} -fit off -dev none -c 4096 {more}"
+    with llama.open_command_line(line, devices=DEVICES) as model:
+        assert model._state().n_outputs_max == SERVER_OUTPUTS[more]
+        assert model.n_batch == (512 if more[2:] in ("embedding", "reranking") else 2048)
+        if SERVER_OUTPUTS[more] == 4:
+            with pytest.raises(ModelError, match="room for the outputs of 4 tokens, and 5 are"):
+                model.eval([1, 2, 3, 4, 5], all_logits=True)
+            assert model.eval([1, 2, 3, 4, 5]).ndim == 1
+
+
+@pytest.mark.parametrize(
+    ("more", "n_ctx", "n_seq_max", "unified"),
+    [("", 2048, 4, False), ("--hellaswag -np 8", 4096, 8, True), ("-b 256", 512, 1, False),
+     ("--ppl-stride 600", 3072, 4, False)],
+)  # fmt: skip
+def test_the_context_of_perplexity(file, more, n_ctx, n_seq_max, unified):
+    """As tools/perplexity/perplexity.cpp; n_ctx is padded to 256 for each sequence."""
+    line = f"llama-perplexity -m {file} -fit off {more}"
+    with llama.open_command_line(line, devices=DEVICES) as model:
+        assert (model.n_ctx, model.n_seq_max) == (n_ctx, n_seq_max)
+        assert bool(model._params.context.kv_unified) == unified
+
+
+@pytest.mark.parametrize(("words", "one", "many"), [("-t 1", 1, 1), ("-t 2 -tb 1", 2, 1)])
+def test_threads_are_those_of_the_command_line(file, words, one, many):
+    line = f"llama-cli -m {file} -fit off {words}"
+    with llama.open_command_line(line, devices=("CPU",)) as model:
+        for n_tokens, n_threads in ((1, one), (9, many)):
+            assert {n.cpu.n_tasks for n in model.plan(n_tokens).nodes if n.cpu} <= {1, n_threads}
+            assert any(n.cpu.n_tasks == n_threads for n in model.plan(n_tokens).nodes if n.cpu)
+
+
 def test_the_environment_counts(file, monkeypatch):
     monkeypatch.setenv("LLAMA_ARG_N_GPU_LAYERS", "1")
     monkeypatch.setenv("LLAMA_ARG_FIT", "off")
@@ -106,10 +147,10 @@ def test_the_environment_counts(file, monkeypatch):
 
 
 def test_what_a_plan_leaves_out_is_said(file, caplog):
-    line = f"llama-server -m {file} --lora a.gguf -md draft.gguf --fit off"
+    line = f"llama-server -m {file} --lora a.gguf -md draft.gguf --fit off -bs -mm m.gguf"
     with llama.open_command_line(line, devices=("CPU",)) as model:
-        assert model.left_out == ("--lora", "--model-draft")
-    assert f"{file}: not part of plans: --lora, --model-draft" in caplog.text
+        assert model.left_out == ("--lora", "--model-draft", "--mmproj", "--backend-sampling")
+    assert f"{file}: not part of plans: --lora, --model-draft, --mmproj" in caplog.text
 
 
 def test_a_log_file_is_not_emptied(file, tmp_path):
@@ -124,15 +165,19 @@ BAD = {
     "": "command line of 'nothing': expected one of llama-server, llama-cli, llama-completion",
     "ls -l": "command line of 'ls': expected one of llama-server",
     "llama-server": "llama-server: expected a model, -m FILE",
-    "llama-server -hf a/b": "llama-server: expected a model, -m FILE",
+    "llama-server -hf a/b": "models are not downloaded here",
     "llama-cli -hf a/b": "models are not downloaded here: give the file or its https address",
     "llama-cli -m {} -ngl many": 'error while handling argument "-ngl": stoi',
     "llama-cli -m {} --frobnicate": "llama-cli: invalid argument: --frobnicate",
     "llama-cli -m {} -t": 'error while handling argument "-t": expected value for argument',
     "llama-cli -m {} -dev CUDA7": "invalid device: CUDA7",
     "llama-cli -m {} -ot exps=CUDA7": "unknown buffer type",
-    "llama-cli -m {} -h": "-h: with it llama-cli prints something and ends; leave it out",
-    "llama-cli -m {} --list-devices": "--list-devices: with it llama-cli prints something",
+    "llama-cli -m {} -h": "llama-cli: it makes the program print something and end",
+    "llama-cli -m {} --list-devices": 'error while handling argument "--list-devices": ',
+    "llama-cli -m {} -c -5": "n_ctx=-5: expected at least 0",
+    "llama-server -m {} -hf a/b": "models are not downloaded here",
+    "llama-perplexity -m {} -c 0": "llama-perplexity needs a --ctx-size above 0",
+    "llama-cli -m {} -dev stranger0": r"-dev stranger0: expected one of line0, CPU",
     "llama-cli -m {} --rpc 127.0.0.1:1": r"--rpc: give the server as a device, rpc:HOST:PORT",
     "llama-bench -m {}": r"llama-bench has options of its own.*\(--for bench\)",
     "llama-cli -m nothing.gguf": "nothing.gguf: no such file",
@@ -142,6 +187,7 @@ BAD = {
 @pytest.mark.parametrize("line", BAD)
 def test_a_bad_command_line_is_an_error(file, line, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    ggml.sim_device("stranger0")
     with pytest.raises(GgmlError, match=BAD[line]):
         llama.open_command_line(line.format(file), devices=DEVICES)
     with llama.open_command_line(f"llama-cli -m {file} -fit off", devices=DEVICES) as model:
@@ -162,3 +208,23 @@ def test_on_the_command_line(file):
     assert fitted.returncode == 0 and "--fit chose -c " in fitted.stderr
     with pytest.raises(ModelError):
         llama.open_command_line(["llama-server", "-m"])
+
+
+def test_standard_output_is_the_plan(file, monkeypatch):
+    """Not what upstream prints."""
+    words = ("llama-server", "-m", str(file), "-fit", "off", "--log-jsonl", "-ngl", "1")
+    words += ("-ngl", "2")
+    json.loads(ok("plan", "-d", DEVICES[0], "--json", "--", *words))
+    for more in (("-ot", "exps=CUDA9"), ("--list-devices",), ("-h",), ("--completion-bash",)):
+        fails("plan", "-d", DEVICES[0], "--json", "--", *words, *more)
+    monkeypatch.setenv("LLAMA_ARG_MODEL", str(file))
+    json.loads(ok("plan", "-d", DEVICES[0], "--json", "--", "llama-cli", "-fit", "off", "-p", "-h"))
+
+
+def test_fit_that_finds_nothing_says_so(file):
+    small = "sim:small0,profile=cuda,memory=4M"
+    words = ("llama-server", "-m", str(file), "-ngl", "9", "-c", "256")
+    done = run("plan", "-d", small, "--", *words)
+    assert done.returncode == 0 and "--fit changed nothing: llama.cpp found" in done.stderr
+    with llama.open_command_line(words, devices=(small, "CPU")) as model:
+        assert (model.fits, model.fit_arguments) == (False, "")

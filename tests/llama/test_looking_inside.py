@@ -1,13 +1,22 @@
 """libllama's scheduler and graphs are public: they can be read, exported and planned elsewhere."""
 
 import gc
+import os
+import shutil
 
 import pytest
 
 import ggml_py as ggml
 from ggml_py import llama
 from ggml_py.boundary.handle import LIVE
-from ggml_py.errors import ArgumentError, BusyError, ClosedError, ModelError, NoDataError
+from ggml_py.errors import (
+    ArgumentError,
+    BusyError,
+    ClosedError,
+    DamagedFileError,
+    ModelError,
+    NoDataError,
+)
 
 pytestmark = [pytest.mark.needs(release="default"), pytest.mark.thorough("programs")]
 
@@ -15,8 +24,11 @@ pytestmark = [pytest.mark.needs(release="default"), pytest.mark.thorough("progra
 @pytest.fixture(scope="module")
 def file(oracle, tmp_path_factory):
     folder = tmp_path_factory.mktemp("inside")
+    oracle.run("test-llama-archs", "-a", "^llama$", "-s", 42, "-o", folder)
+    (dense,) = folder.glob("llama-dense.gguf")
+    dense.rename(folder / "llama.gguf")
     oracle.run("test-llama-archs", "-a", "^deepseek2$", "-s", 42, "-o", folder)
-    (path,) = folder.glob("*.gguf")
+    (path,) = folder.glob("deepseek2*.gguf")
     return path
 
 
@@ -98,6 +110,77 @@ def test_one_that_libllama_replaces_is_closed(model):
         with pytest.raises(ClosedError):
             before.n_splits  # noqa: B018
     assert model.scheduler.n_splits > 0
+
+
+def test_closing_while_it_is_used_closes_nothing(file):
+    model = llama.open(file)
+    with model.graph(8) as graph:
+        with pytest.raises(BusyError):
+            model.close()
+        assert not model.closed and graph.n_nodes
+    model.eval([1])
+    model.close()
+    assert model.closed
+    assert not LIVE["ContextHandle"] and not LIVE["LlamaHandle"]
+
+
+def test_parts_of_nodes_are_not_watched(file):
+    with (
+        ggml.sim_device("part0", profile="rtx4090"), ggml.sim_device("part1", profile="rtx4090"),
+        llama.open(file.parent / "llama.gguf", devices=("part0", "part1"), n_gpu_layers=-1,
+                   split_mode="tensor") as model,
+    ):  # fmt: skip
+        with pytest.raises(ModelError, match='with split_mode "tensor" each device has a part'):
+            model.eval([1], watch=["l_out-*"])
+        assert model.eval([1]).ndim == 1
+
+
+def test_a_file_that_changes_is_not_mixed_with_another(file, tmp_path):
+    path = tmp_path / "model.gguf"
+    shutil.copy(file.parent / "llama.gguf", path)
+    with llama.open(path) as model:
+        model.plan(1)
+        shutil.copy(file, tmp_path / "other.gguf")
+        (tmp_path / "other.gguf").replace(path)
+        with pytest.raises(DamagedFileError, match="has changed since it was opened"):
+            model.eval([1])
+
+
+def test_a_file_that_is_cut_while_it_is_mapped(file, tmp_path):
+    path = tmp_path / "model.gguf"
+    shutil.copy(file.parent / "llama.gguf", path)
+    whole = path.read_bytes()
+    with llama.open(path, repack=False) as model:
+        logits = model.eval([1])
+        os.truncate(path, 4096)
+        with pytest.raises(DamagedFileError):
+            model.eval([2])
+        with path.open("r+b") as again:
+            again.write(whole)
+        model.reset()
+        assert (model.eval([1]) == logits).all()
+
+
+def test_logits_are_those_of_the_last_token(oracle, tmp_path):
+    """cogvlm's graph has a row for each token, whichever are asked for."""
+    oracle.run("test-llama-archs", "-a", "^cogvlm$", "-s", 42, "-o", tmp_path)
+    (path,) = tmp_path.glob("*.gguf")
+    with llama.open(path, n_ctx=256) as model:
+        every = model.eval([1, 2, 3], all_logits=True)
+        model.reset()
+        assert (model.eval([1, 2, 3]) == every[-1]).all()
+        assert (every[0] != every[-1]).any()
+
+
+def test_progress_of_the_weights(file):
+    shares = []
+    with llama.open(file, progress=shares.append) as model:
+        assert shares[0] < shares[-1] == 1.0
+        assert model.eval([1]).ndim == 1
+    with pytest.raises(ZeroDivisionError):
+        llama.open(file, progress=lambda share: 1 // 0)
+    with pytest.raises(ModelError, match="progress stopped the loading"):
+        llama.open(file, progress=lambda share: False)
 
 
 def test_nothing_is_left_open(file):

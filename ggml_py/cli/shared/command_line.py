@@ -3,7 +3,9 @@ llama.cpp, as upstream's own parser reads it."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
@@ -14,6 +16,8 @@ if TYPE_CHECKING:
     from ...llama import LlamaModel
 
 _META = "ggml_py.command_line"
+_MODEL = ("-m", "--model")
+_VARIABLE = "LLAMA_ARG_MODEL"  # as the programs read it
 # What says more than the program's command line does: its machine, and the graph's shape.
 _BESIDE = {"devices", "profile_set", "no_build", "n_tokens", "n_past", "n_seqs"}
 
@@ -26,13 +30,15 @@ def keep_command_line(context: click.Context, args: list[str]) -> list[str]:
     own, words = args[: args.index("--")], args[args.index("--") + 1 :]
     if not words or not PurePath(words[0]).name.startswith("llama-"):
         return args
+    models = [value for flag, value in pairwise(words) if flag in _MODEL]
+    models += [os.environ[_VARIABLE]] if not models and os.environ.get(_VARIABLE) else []
+    if not models:
+        raise click.UsageError(
+            f"{words[0]}: expected -m MODEL in its command line (models are not downloaded)",
+            context,
+        )
     context.meta[_META] = words
-    for i, word in enumerate(words[:-1]):
-        if word in ("-m", "--model"):
-            return [words[i + 1], *own]
-    raise click.UsageError(
-        f"{words[0]}: expected -m MODEL in its command line (models are not downloaded)", context
-    )
+    return [models[-1], *own]
 
 
 def command_line() -> list[str] | None:
@@ -64,6 +70,6 @@ def open_it(source: str, words: Sequence[str], devices: Sequence[str], build: bo
     """The model as the program opens it. `source` is the file with its header."""
     from ...llama import open_command_line
 
-    i = next(i for i, word in enumerate(words) if word in ("-m", "--model"))
-    local = [*words[: i + 1], source, *words[i + 2 :]]
-    return open_command_line(local, devices=devices, build=build)
+    given = {i for i, word in enumerate(words[:-1]) if word in _MODEL}
+    rest = [word for i, word in enumerate(words) if i not in given and i - 1 not in given]
+    return open_command_line([*rest, "-m", source], devices=devices, build=build)

@@ -67,6 +67,10 @@ _dump_option = click.option(
 )  # fmt: skip
 _BENCH_GEN = 128  # llama-bench's default of -n
 _STDIN = "standard input"
+_NO_FIT = (
+    "--fit changed nothing: llama.cpp found nothing that fits. It chooses only what is not given "
+    "(-ngl, -c, -ts, -ot), and nothing with -sm row or tensor; the program would go on all the same"
+)
 _PRINT = "## SPLIT #"  # what each debug print begins with
 
 
@@ -158,6 +162,8 @@ def plan_model(source: str, changes: dict[str, Any] | None = None, **options: An
 def _plan(model: Model | LlamaModel, n_tokens: int, n_past: int, n_seqs: int, changes: Any) -> Plan:
     if fitted := getattr(model, "fit_arguments", ""):
         click.echo(f"--fit chose {fitted}", err=True)
+    elif not getattr(model, "fits", True):
+        click.echo(_NO_FIT, err=True)
     if changes is None:
         return model.plan(n_tokens, n_past, n_seqs)
     return model.what_if(n_tokens, n_past, n_seqs, **changes)

@@ -7,6 +7,7 @@
 #include "common.h"
 #include "fit.h"
 #include "log.h"
+#include "speculative.h"
 
 #include <algorithm>
 #include <cstring>
@@ -44,14 +45,58 @@ struct gpl_parsed {
     std::string   left_out;
 };
 
-// What a plan of the model alone does not show: adapters change its graph, the others have contexts of their own.
+// What a plan of the model alone does not show: adapters and samplers change its graph, the others have contexts of
+// their own.
 static std::string left_out(const common_params & params) {
     std::string found;
     found += params.lora_adapters.empty() ? "" : "--lora\n";
     found += params.control_vectors.empty() ? "" : "--control-vector\n";
     found += params.speculative.has_dft() ? "--model-draft\n" : "";
-    found += params.mmproj.path.empty() ? "" : "--mmproj\n";
+    found += params.mmproj.path.empty() && params.mmproj.url.empty() ? "" : "--mmproj\n";
+    found += params.sampling.backend_sampling ? "--backend-sampling\n" : "";
     return found;
+}
+
+// As tools/perplexity/perplexity.cpp before it makes a context.
+static void as_perplexity(common_params & params) {
+    const int32_t n_ctx = params.n_ctx;
+    if (n_ctx <= 0) {
+        throw std::invalid_argument("llama-perplexity needs a --ctx-size above 0");
+    }
+    if (params.hellaswag || params.winogrande || params.multiple_choice) {
+        params.n_parallel = std::max(4, params.n_parallel);
+        params.kv_unified = true;
+    } else {
+        params.n_parallel = std::max(1, params.n_batch / n_ctx);
+    }
+    params.n_ctx   = params.n_parallel * n_ctx;
+    params.n_batch = std::min(params.n_batch, params.n_ctx);
+    if (params.ppl_stride > 0) {
+        params.n_ctx += params.ppl_stride / 2;
+    }
+}
+
+// As tools/server/server.cpp and server-context.cpp before it makes a context. llama-cli is a server, too.
+static void as_server(common_params & params) {
+    if (params.embedding) {
+        params.n_batch = std::min(params.n_batch, params.n_ubatch);
+    }
+    if (params.n_parallel < 0) {
+        params.n_parallel = 4;
+        params.kv_unified = true;
+    }
+    if (params.kv_unified_per_slot > 0 && params.n_ctx == 0 && (uint32_t) params.fit_params_min_ctx != UINT32_MAX) {
+        params.n_ctx = params.n_parallel * params.kv_unified_per_slot;
+    }
+    const bool pools =
+        params.pooling_type != LLAMA_POOLING_TYPE_UNSPECIFIED && params.pooling_type != LLAMA_POOLING_TYPE_NONE;
+    common_speculative_output_limits limits = {params.n_batch, 1};
+    if (!params.embedding && !pools) {
+        limits = common_speculative_get_output_limits(
+            params.n_batch, params.n_parallel, common_speculative_n_max(&params.speculative));
+    }
+    params.n_outputs_max         = std::max(1, limits.total);
+    params.n_outputs_max_per_seq = std::max(1, limits.per_seq);
 }
 
 gpl_parsed * gpl_parse(int argc, const char * const * argv, const char * program, gpl_command_line * line) {
@@ -77,12 +122,19 @@ gpl_parsed * gpl_parse(int argc, const char * const * argv, const char * program
         throw std::invalid_argument("llama.cpp refuses it");
     }
     common_log_set_verbosity_thold(LOG_LEVEL_ERROR);
+    const auto & wanted = params.model;
+    if (!wanted.hf_repo.empty() || !wanted.url.empty() || !wanted.docker_repo.empty()) {
+        throw std::invalid_argument("models are not downloaded here: give the file or its https address with -m");
+    }
+    if (std::string(program) == "perplexity") {
+        as_perplexity(params);
+    } else if (std::string(program) == "server" || std::string(program) == "cli") {
+        as_server(params);
+    }
     parsed->left_out = left_out(params);
     line->model      = common_model_params_to_llama(params);
     line->context    = common_context_params_to_llama(params);
     line->path       = params.model.path.c_str();
-    line->n_parallel = params.n_parallel;
-    line->n_per_slot = params.kv_unified_per_slot;
     line->fit        = params.fit_params;
     line->fit_target = params.fit_params_target.data();
     line->fit_ctx    = (uint32_t) params.fit_params_min_ctx;

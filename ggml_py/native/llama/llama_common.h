@@ -21,10 +21,8 @@ size_t gpl_chat(const struct llama_model * model, const char * tmpl, const struc
 // What the command line of a program asks for. All pointers belong to the gpl_parsed.
 struct gpl_command_line {
     struct llama_model_params   model;
-    struct llama_context_params context; // with the parsed n_parallel as n_seq_max, also if it is below 0
+    struct llama_context_params context; // as the program makes it
     const char *   path;         // "" without -m
-    int32_t        n_parallel;   // below 0: the program chooses
-    int32_t        n_per_slot;   // --kv-unified-per-slot; 0 if not given
     bool           fit;          // --fit
     const size_t * fit_target;   // llama_max_devices() numbers of bytes
     uint32_t       fit_ctx;

@@ -24,7 +24,7 @@ struct gpl_builder {
     static llama_memory_breakdown memory(const llama_context & ctx);
 
 private:
-    void begin();
+    void begin(bool batched);
     bool fill(const gpl_shape & shape);
     std::unique_ptr<llama_batch_ext> batch(const gpl_shape & shape, uint32_t first, uint32_t n);
     ggml_cgraph * graph(const llama_ubatch & ubatch, llama_memory_context_i * mctx, llm_graph_type type, uint32_t n_outputs);
@@ -53,8 +53,8 @@ llama_memory_breakdown gpl_builder::memory(const llama_context & ctx) {
     return found;
 }
 
-// Nothing of an earlier graph may be used again once the scheduler has been reset.
-void gpl_builder::begin() {
+// Nothing of an earlier graph may be used again once the scheduler has been reset. Plans tell how many threads compute.
+void gpl_builder::begin(bool batched) {
     ctx.sched_reserve();
     ggml_backend_sched_reset(ctx.sched.get());
     for (auto & res : ctx.gf_res_prev) {
@@ -63,10 +63,13 @@ void gpl_builder::begin() {
         }
     }
     ctx.gf_res_prev_active = nullptr;
+    for (const auto & [backend, set] : ctx.set_n_threads_fns) {
+        set(backend, batched ? ctx.cparams.n_threads_batch : ctx.cparams.n_threads);
+    }
 }
 
 void gpl_builder::forget() {
-    begin();
+    begin(false);
     ctx.gf_res_reserve->reset();
 }
 
@@ -126,7 +129,7 @@ ggml_cgraph * gpl_builder::graph(
 }
 
 ggml_cgraph * gpl_builder::build(const gpl_shape & shape) {
-    begin();
+    begin(shape.n_tokens * shape.n_seqs > 1);
     if (!ctx.memory || shape.encode) {
         auto tokens = batch(shape, 0, shape.n_tokens);
         if (!ctx.balloc->init(*tokens, ctx.model.vocab, true)) {
@@ -167,7 +170,7 @@ ggml_cgraph * gpl_builder::build(const gpl_shape & shape) {
 }
 
 ggml_cgraph * gpl_builder::reserved(uint32_t n_tokens, uint32_t n_seqs, uint32_t n_outputs) {
-    begin();
+    begin(n_tokens > 1);
     llama_memory_context_ptr mctx;
     if (ctx.memory && !(mctx = ctx.memory->init_full())) {
         return nullptr;
