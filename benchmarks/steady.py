@@ -37,7 +37,7 @@ model = load(
     {path!r}, n_threads={threads}, n_ctx={n_ctx}, flash_attn=True, repack=True, graphs=graphs
 )
 no_copy = dict() if graphs == "libllama" else dict(copy=False)
-n_vocab = len(model.eval([0]))
+n_vocab = len(model.tokenizer) if graphs == "libllama" else model.hparams.n_vocab
 prompt = [i % n_vocab for i in range({n_prompt})]
 def run():
     model.reset()

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from ..boundary.handle import Handle
+from ..errors import ArgumentError
 
 if TYPE_CHECKING:
     from ..boundary.callback import Callback
@@ -53,9 +54,15 @@ class AnyContext(Handle):
 class AnyGraph(Handle):
     """A `Graph`, as computing.py and sharing.py see it."""
 
-    __slots__ = ("_whole_at",)
+    __slots__ = ("_only_read", "_whole_at")
     _shown_as = "Graph"
+    _only_read: str  # why it can neither be changed nor get memory; "" if it can
     _whole_at: int  # `gp_changes` when all tensors last had memory; see sharing.py
+
+    def _check_own(self) -> None:
+        """Raises `ArgumentError` for a graph that can only be read."""
+        if self._only_read:
+            raise ArgumentError(self._only_read)
 
     def _check_data(self) -> None:
         """Raises `NoDataError` for a tensor without memory."""

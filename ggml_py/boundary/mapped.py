@@ -69,7 +69,7 @@ def map_file(path: Path, opened: Stamp, offset: int = 0, nbytes: int | None = No
     return array
 
 
-class Mapping(NamedTuple):
+class MappedPart(NamedTuple):
     """A part of a file that this process has mapped."""
 
     path: Path
@@ -78,7 +78,7 @@ class Mapping(NamedTuple):
     offset: int  # in the file
 
 
-def mappings(paths: Sequence[Path]) -> list[Mapping]:
+def mappings(paths: Sequence[Path]) -> list[MappedPart]:
     """The mapped parts of these files, whoever mapped them. None where the system does not tell
     (it does on Linux)."""
     files = {}
@@ -95,11 +95,11 @@ def mappings(paths: Sequence[Path]) -> list[Mapping]:
         major, minor = (int(n, 16) for n in device.split(":"))
         if (path := files.get((major, minor, int(inode)))) is not None:  # type: ignore[assignment]
             begin, end = (int(n, 16) for n in addresses.split("-"))
-            parts.append(Mapping(path, begin, end - begin, int(offset, 16)))
+            parts.append(MappedPart(path, begin, end - begin, int(offset, 16)))
     return parts
 
 
-def watch_mapping(mapping: Mapping) -> Any:
+def watch_mapping(mapping: MappedPart) -> Any:
     """Watches somebody else's mapping, until gp_mapped_remove gets the result. C: gp_mapped_add"""
     with mapping.path.open("rb", buffering=0) as file:
         size = os.fstat(file.fileno()).st_size

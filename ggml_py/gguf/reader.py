@@ -220,7 +220,7 @@ class Gguf(Handle):
         return np.frombuffer(raw, dtype).copy()
 
     @property
-    def stamps(self) -> tuple[Stamp, ...]:
+    def _stamps(self) -> tuple[Stamp, ...]:
         """What identifies its files: equal for two readers if nothing was written in between."""
         return tuple(self._opened)
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 class Graph(AnyGraph):
     """Made by `Context.new_graph`. It has its own memory, which closing it frees."""
 
-    __slots__ = ("_backward", "_context", "_grads", "_lent", "_only_read", "_scheduler")
+    __slots__ = ("_backward", "_context", "_grads", "_lent", "_scheduler")
 
     def __init__(self, context: Context | Graph, size: int = 2048, grads: bool = False) -> None:
         size = integer("size", size, 1, 1 << 31)
@@ -49,15 +49,15 @@ class Graph(AnyGraph):
         self._backward = False  # whether the gradients are built
         self._scheduler: weakref.ref[Lender] | None = None  # where it is allocated
         self._lent: _Lent | None = None  # the same, for a GraphAllocator
-        self._only_read = ""  # why it can neither be changed nor get memory
+        self._only_read = ""
         self._whole_at = -1  # `gp_changes` when all tensors last had memory; see sharing.py
         ptr = lib.ggml_new_graph_custom(memory, size, grads)
         super().__init__(ptr, lambda _graph: lib.ggml_free(memory), context)
 
     @classmethod
     def _borrow(cls, ptr: Any, *parents: Handle, only_read: str = "") -> Graph:
-        """A graph in memory of somebody else, who must close it before freeing that. Its Tensors
-        are closed with it. `only_read` says why it can neither be changed nor get memory."""
+        """A graph in memory of somebody else, who must close it before freeing that. `only_read`
+        says why it can neither be changed nor get memory."""
         graph = cls.__new__(cls)
         graph._context = graph
         graph._grads = graph._backward = True
@@ -75,8 +75,7 @@ class Graph(AnyGraph):
     # --- building
 
     def _changeable(self) -> Any:
-        """`ptr`. Raises `ArgumentError` while the graph is allocated, and for one that can only be
-        read."""
+        """`ptr`. Raises `ArgumentError` while it is allocated, or if it can only be read."""
         self._check_own()
         if self._allocated_on() is not None:
             raise ArgumentError(
@@ -378,11 +377,6 @@ class Graph(AnyGraph):
             return self._lent.owner()
         scheduler = None if self._scheduler is None else self._scheduler()
         return scheduler if scheduler is not None and scheduler._graph is self else None
-
-    def _check_own(self) -> None:
-        """Raises `ArgumentError` for a graph that can only be read."""
-        if self._only_read:
-            raise ArgumentError(self._only_read)
 
     def _failed_ops(self) -> list[CustomOp]:
         return failed_ops(self)

@@ -74,7 +74,7 @@ class LlamaModel:
         self.left_out = () if line is None else line.left_out
         self._handles: list[Handle] = []  # in the order in which they are made
         self._only_header = only_header
-        self._stamps = gguf.stamps
+        self._stamps = gguf._stamps
         self._running: LlamaContext | None = None
         try:
             with whole(gguf) as path, self._naming():
@@ -369,7 +369,7 @@ class LlamaModel:
             if self._only_header:
                 raise ModelError(self._only_header)
             with Gguf.open(self.path) as gguf:  # raises for a file that ends early
-                if gguf.stamps != self._stamps:
+                if gguf._stamps != self._stamps:
                     raise DamagedFileError(
                         str(self.path), "has changed since it was opened: open it again"
                     )

@@ -38,9 +38,6 @@ class ContextHandle(Handle):
         self._library = library
         self._scheduler: BorrowedScheduler | None = None
 
-    def _words(self) -> str:
-        return "model's context"
-
     @property
     def scheduler(self) -> BorrowedScheduler:
         """The scheduler that it plans and computes on. C++: llama_context::get_sched"""

@@ -234,13 +234,21 @@ class Scheduler(ReadScheduler, Lender):
             raise ArgumentError("the graph is allocated here: see buffer_size(), or reset() first")
         with changing("measuring", self, graph, graph=graph):
             self._check_graph(graph)  # another thread may have cleared it
-            sizes = sched_state.measure(self, graph)
+            sizes = self._measure(graph)
         if sizes is None:
             raise MissingFunctionError(
                 f"ggml {BUILD['ggml_version']} cannot measure a graph: call reserve(), then "
                 "buffer_size()"
             )
         return sizes
+
+    def _measure(self, graph: Graph) -> dict[str, int] | None:
+        """See `reserve_size`; None in releases that cannot measure."""
+        sizes = ffi.new("size_t[]", len(self.backends))
+        graph._hold_arrays()
+        with deciding(self, graph):
+            done = lib.gp_sched_measure(self.ptr, graph.ptr, sizes)
+        return dict(zip(sched_state.labels(self), sizes, strict=True)) if done else None
 
     @property
     def allocation(self) -> int:
@@ -253,7 +261,7 @@ class Scheduler(ReadScheduler, Lender):
             self._reset()
             return AllocError("the scheduler could not allocate the graph's compute buffers")
         lib.gp_sched_unplan(self.ptr)
-        return no_memory(self, sched_state.measure(self, graph))
+        return no_memory(self, self._measure(graph))
 
     def reset(self) -> None:
         """Forgets the allocated graph and all pins. The graph gets its own sources back, and its

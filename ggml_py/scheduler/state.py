@@ -7,12 +7,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ..boundary.ffi import NULL, ffi, lib, text
 from ..boundary.handle import reading
 from ..trace.names import counted
-from .refusal import deciding
 
 if TYPE_CHECKING:
-    from ..graphs.graph import Graph
     from .reads import ReadScheduler
-    from .scheduler import Scheduler
 
 # In the order of gp_sched_ids' `which`.
 _ID_TABLES = (
@@ -71,15 +68,6 @@ def read_slots(scheduler: ReadScheduler) -> Any:
         slots = ffi.new("struct gp_slot_record[]", n)
         lib.gp_sched_slots(scheduler.ptr, slots, n)
     return slots
-
-
-def measure(scheduler: Scheduler, graph: Graph) -> dict[str, int] | None:
-    """See `Scheduler.reserve_size`; None in releases that cannot measure."""
-    sizes = ffi.new("size_t[]", len(scheduler.backends))
-    graph._hold_arrays()
-    with deciding(scheduler, graph):
-        done = lib.gp_sched_measure(scheduler.ptr, graph.ptr, sizes)
-    return dict(zip(labels(scheduler), sizes, strict=True)) if done else None
 
 
 def labels(scheduler: ReadScheduler) -> list[str]:

@@ -66,7 +66,7 @@ ONLY_IN_LIB = {
         "ggml_backend_buffer_(init_tensor|reset)|ggml_backend_view_init"
     ),
     "Backend.device has it": (
-        "ggml_backend_(guid|get_device)|ggml_backend_is_(cpu|blas|rpc)"
+        "ggml_backend_guid|ggml_backend_is_(cpu|blas|rpc)"
     ),
     "Device.init makes them": "ggml_backend_init_by_(name|type)|ggml_backend_(cpu|blas|rpc)_init",
     "best_device().init()": "ggml_backend_init_best",
