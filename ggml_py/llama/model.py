@@ -80,8 +80,10 @@ class LlamaModel:
             with whole(gguf) as path, self._naming():
                 if fit is not None:
                     self._fits = self._params.fit(path, fit.margins, fit.n_ctx)
-                self._params.model.no_alloc = True
-                self._model = load_model(library, path, self._params.model, self._params.devices)
+                with self._params.planning():
+                    self._model = load_model(
+                        library, path, self._params.model, self._params.devices
+                    )
             self._handles.append(self._model)
             with self._naming():
                 self._context = new_context(library, self._model, self._params)
@@ -376,7 +378,6 @@ class LlamaModel:
                 paths = gguf.paths
             keeps_rows = self._keeps_rows()
             with self._context.using("loading weights"), self._naming():
-                self._params.model.no_alloc = False
                 params, devices = self._params.model, self._params.devices
                 with self._params.progress():
                     model = load_model(self._library, self.path, params, devices, paths)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 GPU_TYPES = (BackendDevType.GPU, BackendDevType.IGPU)
 SPLIT_MODES = {"none": 0, "layer": 1, "row": 2, "tensor": 3}
 _LOAD_MODES = {"auto": -1, "none": 0, "mmap": 1}
-_FIT_FAILED = 2  # COMMON_PARAMS_FIT_STATUS_ERROR
+_UNLOCKED = {2: 0, 3: 1}  # LLAMA_LOAD_MODE_MLOCK: as NONE, MMAP_MLOCK: as MMAP
 FLASH_ATTN = {"auto": -1, "off": 0, "on": 1}
 
 
@@ -92,6 +92,17 @@ class Params:
         return params
 
     @contextmanager
+    def planning(self) -> Iterator[None]:
+        """In the block, a model is loaded without its weights, and so without locking them."""
+        wanted = self.model.load_mode
+        self.model.load_mode = _UNLOCKED.get(int(wanted), wanted)
+        self.model.no_alloc = True
+        try:
+            yield
+        finally:
+            self.model.load_mode, self.model.no_alloc = wanted, False
+
+    @contextmanager
     def progress(self) -> Iterator[None]:
         """In the block, a model that loads its weights calls the `progress` of the options. Raises
         what that raises, and `ModelError` if it returns False."""
@@ -120,8 +131,8 @@ class Params:
 
     def fit(self, path: Path, margins: Sequence[int], n_ctx_min: int) -> bool:
         """Changes the numbers that nobody gave (n_gpu_layers below 0, n_ctx 0, and where weights
-        are) so that the model fits into the devices' free memory. Returns whether it does. Raises
-        `ModelError`. C++: common_fit_params"""
+        are) so that the model fits into the devices' free memory. Returns whether it does.
+        C++: common_fit_params"""
         ffi, lib = self._ffi, self._lib
         n = lib.llama_max_devices()
         split = self._keep(ffi.new("float[]", n))
@@ -135,9 +146,7 @@ class Params:
         status = lib.gpl_fit(
             os.fsencode(path), self.model, self.context, split, overrides, most, n_ctx_min
         )
-        if status == _FIT_FAILED:
-            raise ModelError("llama.cpp's --fit fails on it; the log says why")
-        return not status
+        return bool(status == 0)  # loading says why it failed: the programs go on, too
 
     @property
     def fitted(self) -> dict[str, Any]:

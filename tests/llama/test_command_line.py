@@ -64,6 +64,8 @@ LINES = {
     "llama-perplexity -m {} -fit off -ngl 9 -ot exps=CPU,attn_q=line0": {
         "program": "perplexity", "tensor_overrides": {"exps": "CPU", "attn_q": "line0"},
         "n_gpu_layers": 9, "n_ctx": 512},
+    "llama-cli -m {} -fit off -ngl 1 -lm mlock -c 256": {
+        "program": "cli", "n_gpu_layers": 1, "load_mode": "none", "n_ctx": 256},
     "llama-cli -m {} -fit off -dev none": {
         "program": "cli", "devices": ("CPU",), "n_gpu_layers": -1, "n_ctx": 0},
     "llama-cli -m {} -fit off -dev line0 -sm none -mg 0 --no-host --no-repack": {
@@ -177,6 +179,7 @@ BAD = {
     "llama-cli -m {} -c -5": "n_ctx=-5: expected at least 0",
     "llama-server -m {} -hf a/b": "models are not downloaded here",
     "llama-perplexity -m {} -c 0": "llama-perplexity needs a --ctx-size above 0",
+    "llama-cli -m {} -ot [=CPU": "regular expression|Mismatched|bracket",
     "llama-cli -m {} -dev stranger0": r"-dev stranger0: expected one of line0, CPU",
     "llama-cli -m {} --rpc 127.0.0.1:1": r"--rpc: give the server as a device, rpc:HOST:PORT",
     "llama-bench -m {}": r"llama-bench has options of its own.*\(--for bench\)",

@@ -72,4 +72,5 @@ def open_it(source: str, words: Sequence[str], devices: Sequence[str], build: bo
 
     given = {i for i, word in enumerate(words[:-1]) if word in _MODEL}
     rest = [word for i, word in enumerate(words) if i not in given and i - 1 not in given]
-    return open_command_line([*rest, "-m", source], devices=devices, build=build)
+    local = [rest[0], "-m", source, *rest[1:]]
+    return open_command_line(local, devices=devices, build=build)
