@@ -10,7 +10,6 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 import click
-from click.core import ParameterSource
 
 if TYPE_CHECKING:
     from ...llama import LlamaModel
@@ -49,17 +48,9 @@ def command_line() -> list[str] | None:
 
 def check_alone() -> None:
     """Raises a usage error for options of the verb that belong into the program's command line."""
-    from .options import ModelOption
+    from .options import given_model_options
 
-    context = click.get_current_context()
-    given = [
-        p.opts[0]
-        for p in context.command.params
-        if isinstance(p, ModelOption)
-        and p.name not in _BESIDE
-        and context.get_parameter_source(p.name or "") is ParameterSource.COMMANDLINE
-    ]
-    if given:
+    if given := given_model_options(_BESIDE):
         raise click.UsageError(
             f"{', '.join(given)}: give it in the command line behind --, as the program takes it; "
             "in front of -- are the devices (-d) and the graph's shape (-n, --n-past, -np)"

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from .bar import bar
 from .command_line import keep_command_line
@@ -28,6 +29,19 @@ class ModelOption(click.Option):
     def __init__(self, *arguments: Any, group: str | None = None, **settings: Any) -> None:
         self.group = group
         super().__init__(*arguments, **settings)
+
+
+def given_model_options(but: Collection[str] = ()) -> list[str]:
+    """The model's options that the command line of the running verb has, without those `but`."""
+    context = click.get_current_context()
+    return [
+        p.opts[0]
+        for p in context.command.params
+        if isinstance(p, ModelOption)
+        and p.name is not None
+        and p.name not in but
+        and context.get_parameter_source(p.name) is ParameterSource.COMMANDLINE
+    ]
 
 
 class ModelCommand(click.Command):

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
-from click.core import ParameterSource
 
 from ...files.kinds import N_HEAD, kind_of
 from ...files.reading import MOST, open_file, read_most
@@ -19,8 +18,8 @@ from .command_line import check_alone, command_line, open_it
 from .options import (
     PLACEMENT,
     IntList,
-    ModelOption,
     device_names,
+    given_model_options,
     load_model,
     load_options,
     model_argument,
@@ -312,15 +311,7 @@ def _read_stdin() -> bytes:
 
 def _refuse_model_options(source: str) -> None:
     """Raises a usage error if options were given that only a model takes."""
-    context = click.get_current_context()
-    given = [
-        p.opts[0]
-        for p in context.command.params
-        if isinstance(p, ModelOption)
-        and p.name is not None
-        and context.get_parameter_source(p.name) is ParameterSource.COMMANDLINE
-    ]
-    if given:
+    if given := given_model_options():
         raise click.UsageError(
             f"{source}: {', '.join(given)} can only apply to a model: a saved plan keeps the "
             "options that it was made with"
