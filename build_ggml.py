@@ -360,7 +360,11 @@ def parser(prog: str | None = None) -> argparse.ArgumentParser:
         help="also build libllama on it, for models of any architecture: two minutes more")
     add("--on", type=Path, metavar="DIR",
         help="with --llama: on that finished build of ggml, instead of the one of these options")
-    add("--no-build", action="store_true", help="with --llama: only say where it is")
+    add("--recorder", action="store_true",
+        help="instead build what `ggml-py record` puts in front of programs with that release")
+    add("--max-name", type=int, metavar="N",
+        help="with --recorder: GGML_MAX_NAME of the program, if it is not upstream's")
+    add("--no-build", action="store_true", help="with --llama, --recorder: only say where it is")
     add("--cache", type=Path, default=caches.default_folder(), metavar="DIR",
         help="cache folder (default: %(default)s)")
     add("--list", action="store_true", help="list known releases and existing builds")
@@ -403,6 +407,10 @@ def _run(arguments: argparse.Namespace) -> None:
         from vendor import reference
 
         folder = reference.build(options)
+    elif arguments.recorder:
+        from vendor import recorder
+
+        folder = recorder.build(options, arguments.max_name, not arguments.no_build)
     else:
         folder = arguments.on.resolve() if arguments.on else place(build(options))
         if arguments.llama:

@@ -19,6 +19,7 @@ NATIVE_HEADERS = (
     "sched_trace.h",
     "sched_fields.h",
     "run_trace.h",
+    "record_trace.h",
     "cpu_trace.h",
     "graph_access.h",
     "tensor_data.h",

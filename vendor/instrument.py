@@ -37,15 +37,8 @@ _FAILED = 'GGML_LOG_ERROR("%s: failed to allocate %s buffer of size %zu\\n", __f
 
 _FREE = "void ggml_backend_buffer_free(ggml_backend_buffer_t buffer) {\n"
 
-_SCHEDULER = (
-    # A buffer that backs arrays stays until the last array is gone, whoever frees the buffer.
-    Edit(
-        "buffer freed",
-        f"{_FREE}    if (buffer == NULL) {{\n",
-        f'extern "C" bool gp_buffer_keep(ggml_backend_buffer_t buffer);\n\n{_FREE}'
-        "    if (buffer == NULL || gp_buffer_keep(buffer)) {\n",
-        replace=True,
-    ),
+# These only note what happens. The recorder of other programs has no others.
+_SCHEDULER_NOTES = (
     Edit(
         "disabled SET_CAUSE block",
         "#if 0\n#define GGML_SCHED_MAX_SPLITS_DEBUG 4096\n",
@@ -74,6 +67,47 @@ _SCHEDULER = (
         20 * " " + "node->src[j] = tensor_id_copy(src_id, cur_backend_id, sched->cur_copy);\n",
         20 * " " + "GP_REWIRE(sched, node, j);\n",
     ),
+    Edit(
+        "hash set cleared",
+        "        ggml_hash_set_reset(&sched->hash_set);\n",
+        "        GP_RESET(sched);\n",
+    ),
+    Edit(
+        "scheduler freed",
+        "    ggml_hash_set_free(&sched->hash_set);\n",
+        "    GP_FREE(sched);\n",
+    ),
+    Edit(
+        "graph allocated",
+        "    if (!ggml_backend_sched_alloc_splits(sched)) {\n",
+        "    GP_ALLOC_BEGIN(sched);\n"
+        "    if (!ggml_backend_sched_alloc_splits(sched) || !GP_ALLOCATED(sched)) {\n",
+        replace=True,
+    ),
+    Edit(
+        "scheduler made",
+        "    sched->op_offload = op_offload;\n",
+        "    GP_NEW(sched);\n",
+        after=True,
+    ),
+    Edit(
+        "plan made",
+        "void ggml_backend_sched_split_graph(ggml_backend_sched_t sched, "
+        "struct ggml_cgraph * graph) {\n",
+        "    gp::planning gp_planning(sched, graph);\n",
+        after=True,
+    ),
+)
+
+_SCHEDULER_CHECKS = (
+    # A buffer that backs arrays stays until the last array is gone, whoever frees the buffer.
+    Edit(
+        "buffer freed",
+        f"{_FREE}    if (buffer == NULL) {{\n",
+        f'extern "C" bool gp_buffer_keep(ggml_backend_buffer_t buffer);\n\n{_FREE}'
+        "    if (buffer == NULL || gp_buffer_keep(buffer)) {\n",
+        replace=True,
+    ),
     # Repacked weights cannot be read back: upstream would call NULL.
     Edit(
         "tensor read",
@@ -97,23 +131,6 @@ _SCHEDULER = (
         "                !gp_alloc_note_realloc.ours) {\n",
         replace=True,
         optional=True,
-    ),
-    Edit(
-        "hash set cleared",
-        "        ggml_hash_set_reset(&sched->hash_set);\n",
-        "        GP_RESET(sched);\n",
-    ),
-    Edit(
-        "scheduler freed",
-        "    ggml_hash_set_free(&sched->hash_set);\n",
-        "    GP_FREE(sched);\n",
-    ),
-    Edit(
-        "graph allocated",
-        "    if (!ggml_backend_sched_alloc_splits(sched)) {\n",
-        "    GP_ALLOC_BEGIN(sched);\n"
-        "    if (!ggml_backend_sched_alloc_splits(sched) || !GP_ALLOCATED(sched)) {\n",
-        replace=True,
     ),
     # Up to 0.23 a failed reservation went on to write through buffers that do not exist.
     Edit(
@@ -140,7 +157,7 @@ def _unfit(name: str, indent: int, message: str, note: str) -> Edit:
     return Edit(name, log, f"{' ' * indent}{note};\n")
 
 
-_ALLOCATOR = (
+_ALLOCATOR_NOTES = (
     Edit(
         "buffers of the allocator",
         "static void ggml_vbuffer_free(struct vbuffer * buf) {\n",
@@ -162,6 +179,9 @@ _ALLOCATOR = (
         "source without room", 16, "src %d (%s) of node %s is not valid",
         "GP_NOTE_UNFIT(GP_REALLOC_SRC, galloc, src, node, j, &node_alloc->src[j])",
     ),
+)
+
+_ALLOCATOR_CHECKS = (
     # Views of tensors outside the graph (`view_tensor`) put those tensors into the table too.
     Edit(
         "size of the allocator's table",
@@ -327,8 +347,10 @@ _TRAINING = (
 
 # By path below upstream's src/. native/CMakeLists.txt puts each copy where the original was.
 EDITS: dict[str, tuple[Edit, ...]] = {
-    "ggml-backend.cpp": _SCHEDULER + RUNS + reach_edits.SCHEDULER,
-    "ggml-alloc.c": _ALLOCATOR + rpc_edits.ALLOCATOR + place_edits.ALLOCATOR,
+    "ggml-backend.cpp": _SCHEDULER_NOTES + _SCHEDULER_CHECKS + RUNS + reach_edits.SCHEDULER,
+    "ggml-alloc.c": (
+        *_ALLOCATOR_NOTES, *_ALLOCATOR_CHECKS, *rpc_edits.ALLOCATOR, *place_edits.ALLOCATOR,
+    ),
     "ggml.c": (*OPS, *FORWARD, *CONTEXTS),
     "ggml-opt.cpp": _TRAINING,
     "ggml-cpu/ggml-cpu.c": (
@@ -339,6 +361,11 @@ EDITS: dict[str, tuple[Edit, ...]] = {
     "ggml-cpu/repack.cpp": _CPU_REPACK,
     "ggml-rpc/ggml-rpc.cpp": rpc_edits.CLIENT,
     "ggml-rpc/transport.cpp": rpc_edits.TRANSPORT,
+}
+# Of the library that is put in front of another program's ggml (recorder.py).
+RECORDER_EDITS = {
+    "ggml-backend.cpp": _SCHEDULER_NOTES + RUNS,
+    "ggml-alloc.c": _ALLOCATOR_NOTES,
 }
 for _source, _edits in SIGNALS.items():
     EDITS[_source] = EDITS.get(_source, ()) + _edits

@@ -32,7 +32,7 @@ RUNS = (
     Edit(
         "start of a compute",
         "static enum ggml_status ggml_backend_sched_compute_splits(ggml_backend_sched_t sched) {\n",
-        "    gp::timed_compute gp_compute(sched);\n",
+        "    gp::computing gp_recorded(sched);\n    gp::timed_compute gp_compute(sched);\n",
         after=True,
     ),
     Edit(

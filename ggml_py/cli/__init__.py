@@ -23,6 +23,7 @@ from . import (
     explain,
     generate,
     plan,
+    record,
     sweep,
     trace,
     view,
@@ -83,6 +84,7 @@ for verb in (
     sweep,
     generate,
     trace,
+    record,
     bench,
     build,
 ):

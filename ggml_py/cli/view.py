@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 
 import click
 
+from .shared.options import as_json, echo_json
 from .shared.output import check_output, save
-from .shared.source import saved_plan, saved_run
+from .shared.records import choice_options, is_record, read_record, table, to_dict
+from .shared.source import saved_plans, saved_run
 
 if TYPE_CHECKING:
     from ..plan import Plan
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
 @click.option("--format", "format_", metavar="NAME", help="Format, if OUT's suffix does not tell.")
 @click.option("--force", is_flag=True, help="Replace OUT if it exists.")
 @click.option("--dump", type=int, metavar="N", help="Which debug print of a log, from 0.")
+@choice_options
+@as_json
 def command(
     file: str,
     other: str | None,
@@ -43,19 +47,25 @@ def command(
     format_: str | None,
     force: bool,
     dump: int | None,
+    numbers: tuple[int, ...],
+    when: str | None,
+    as_json: bool,
 ) -> None:
     """Show a plan as a page for a browser, or in another format.
 
     FILE is a plan that `ggml-py plan MODEL -o FILE` saved, the log of a program that ran with
-    GGML_SCHED_DEBUG=2 ('-' is standard input), or a run that `ggml-py trace MODEL -o FILE` saved.
-    With OTHER, a second plan or log, the page shows what that one does differently. Without an
-    option, this prints the plan's tables, or where the run's time went. It needs no native library,
-    no model and no network.
+    GGML_SCHED_DEBUG=2 ('-' is standard input), a run that `ggml-py trace MODEL -o FILE` saved, or a
+    record of `ggml-py record`: without --plan or --when this lists its plans. With OTHER, a second
+    plan or log, the page shows what that one does differently. Without an option, this prints the
+    plan's tables, or where the run's time went. It needs no native library, no model and no
+    network.
 
     \b
     ggml-py view plan.json.gz --open
     ggml-py view before.json.gz after.json.gz -o diff.html
     ggml-py view log.txt -o plan.json.gz
+    ggml-py view llama-bench.ggrec
+    ggml-py view llama-bench.ggrec --plan 3 -o plan.html
     """
     if html is not None:
         if output is not None or format_ is not None:
@@ -65,11 +75,20 @@ def command(
         raise click.UsageError("--format needs -o OUT")
     if output is not None:
         check_output(output, format_, force)
-    run = saved_run(file)
+    if as_json and (output is not None or open_):
+        raise click.UsageError("--json prints: give it without -o and --open")
+    listed = not (numbers or when or other or output or open_) and is_record(file)
+    if listed:
+        record = read_record(file)
+        echo_json(to_dict(record)) if as_json else click.echo(table(record))
+        return
+    run = None if is_record(file) else saved_run(file)
     if run is not None and other is not None:
         raise click.UsageError(f"{file} is a run, which cannot be compared: give it alone")
-    source = _saved(file, dump) if run is None else run
-    compared = _saved(other, dump) if other is not None else None
+    files = [file] if other is None else [file, other]
+    plans = _saved(files, dump, numbers, when) if run is None else []
+    source: Plan | Run = plans[0] if run is None else run
+    compared = plans[1] if other is not None else None
     if dump is not None and not any(map(_is_log, (source, compared))):
         raise click.UsageError(f"--dump applies to logs only, and not to {file}")
     if output is not None:
@@ -77,6 +96,9 @@ def command(
         click.echo(f"{output}: {_headline(source)}", err=True)
     if open_:
         _open(source, compared, output if format_ == "html" or _is_page(output) else None)
+    if as_json:
+        echo_json(source.to_json() if compared is None else plans[0].diff(compared).to_dict())
+        return
     if output is None and not open_:
         from ..export.to_terminal import show, show_diff
         from ..run import Run
@@ -95,13 +117,18 @@ def _headline(source: Plan | Run) -> str:
     return source.headline() if isinstance(source, Plan) else source.summary().headline()
 
 
-def _saved(file: str, dump: int | None) -> Plan:
-    plan = saved_plan(file, dump)
-    if plan is None:
-        raise click.UsageError(
-            f"{file} is a model: `ggml-py plan {file} -o plan.html` plans it and writes the page"
-        )
-    return plan
+def _saved(
+    files: list[str], dump: int | None, numbers: tuple[int, ...], when: str | None
+) -> list[Plan]:
+    found = []
+    for file, plan in zip(files, saved_plans(files, dump, numbers, when), strict=True):
+        if plan is None:
+            raise click.UsageError(
+                f"{file} is a model: `ggml-py plan {file} -o plan.html` plans it and writes the "
+                "page"
+            )
+        found.append(plan)
+    return found
 
 
 def _is_log(source: Plan | Run | None) -> bool:

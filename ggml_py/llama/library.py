@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 import threading
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..boundary import ffi as core
+from ..builds.script import folder_of
 from ..errors import NotBuiltError
 
 _PACKAGE = Path(__file__).resolve().parent.parent
@@ -45,11 +43,10 @@ def find(build: bool = True) -> Path:
     folder = Path(core.BUILD["folder"])
     if (folder / _INSTALLED / "llama.json").is_file():
         return folder / _INSTALLED
-    script = _script()
-    command = [sys.executable, str(script), "--llama", "--on", str(folder), "--json"]
-    if found := _asked([*command, "--no-build"], subprocess.DEVNULL):
+    arguments = ("--llama", "--on", str(folder))
+    if found := folder_of(*arguments, "--no-build", quiet=True):
         return found
-    if build and (found := _asked(command, None)):
+    if build and (found := folder_of(*arguments)):
         return found
     how = f"`ggml-py build --llama --on {folder}` builds it, in about two minutes"
     if not build:
@@ -57,24 +54,6 @@ def find(build: bool = True) -> Path:
     raise NotBuiltError(
         f"libllama could not be built (the reason is above). {how}; a ggml_py that was installed "
         "with `pip install . --config-settings llama=1` has it"
-    )
-
-
-def _asked(command: list[str], stderr: int | None) -> Path | None:
-    """The folder that the build script names; None if there is none."""
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=stderr, text=True, check=False)
-    if done.returncode:
-        return None
-    return Path(json.loads(done.stdout.splitlines()[-1])["folder"])
-
-
-def _script() -> Path:
-    """build_ggml.py: beside the package in a source tree, inside an installed one."""
-    for folder in (_PACKAGE.parent, _PACKAGE / "_build"):
-        if (folder / "build_ggml.py").is_file():
-            return folder / "build_ggml.py"
-    raise NotBuiltError(
-        f"build_ggml.py is neither in {_PACKAGE.parent} nor in {_PACKAGE / '_build'}"
     )
 
 

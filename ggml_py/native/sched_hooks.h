@@ -8,6 +8,7 @@
 //   GP_RESET / GP_FREE            the hash set is cleared / the scheduler is freed
 //   GP_ALLOC_BEGIN(sched)         the planned graph is about to get memory
 //   GP_ALLOCATED(sched)           the planned graph has memory; always true
+//   gp::planning, gp::computing   around split_graph and compute_splits: the process's record (record_hooks.h)
 //   GP_ALLOC_DEPS(sched, deps)    tensors that backends keep allocated for longer (order_hooks.h)
 // With tracing off each costs one test of a pointer.
 #pragma once
@@ -77,7 +78,8 @@ struct rewired {
     ggml_tensor * src;
 };
 
-struct run; // run_hooks.h
+struct run;          // run_hooks.h
+struct sched_record; // record_hooks.h
 
 struct trace {
     int32_t             stage = GP_STAGE_USER;
@@ -111,6 +113,10 @@ struct trace {
     gp_realloc_record             realloc = {}; // of the allocation in progress
 
     std::shared_ptr<run>          recording;    // the last recording of a run
+
+    std::shared_ptr<sched_record> recorded;     // what the process's record knows of this scheduler
+    bool                          quiet  = false; // the record knows the plan that is being made: nothing is noted
+    bool                          shadow = false; // of gp_sched_plan: no scheduler of the program
 };
 
 static trace * begin(ggml_backend_sched_t sched) {
@@ -156,7 +162,7 @@ GP_COLD static void set_cause(ggml_backend_sched_t sched, ggml_tensor * t, const
 
 // With upstream's debug print on, split_begin starts the trace, but pins come earlier.
 static inline bool wants_cause(ggml_backend_sched_t sched, const char * fmt) {
-    return __builtin_expect(sched->trace != nullptr, 0) || (fmt[0] == 'u' && sched->debug);
+    return __builtin_expect(sched->trace != nullptr && (!sched->trace->quiet || fmt[0] == 'u'), 0) || (fmt[0] == 'u' && sched->debug);
 }
 static inline bool wants_cause(ggml_backend_sched_t sched, const char * fmt, int) {
     return wants_cause(sched, fmt);
@@ -186,8 +192,10 @@ static void note_output(ggml_backend_sched_t sched, ggml_tensor * t) {
 }
 
 GP_COLD static void split_begin(ggml_backend_sched_t sched, ggml_cgraph * graph) {
+#ifndef GP_RECORDER // which changes nothing
     gp_point_views(graph->leafs, graph->n_leafs);
     gp_point_views(graph->nodes, graph->n_nodes);
+#endif
     trace * tr = begin(sched);
     tr->stage  = GP_STAGE_PASS_1;
     tr->graph  = graph;
@@ -352,11 +360,16 @@ static void check_reach(ggml_backend_sched_t sched) {
     }
 }
 
+static void record_allocated(ggml_backend_sched_t sched, const gp_realloc_record & r); // record_hooks.h
+static void record_freed(ggml_backend_sched_t sched);
+
 static bool allocated(ggml_backend_sched_t sched) {
     trace * tr = sched->trace;
+#ifndef GP_RECORDER
     if (gp_reach_foreign()) {
         tr->unreached = unreached_of(sched);
     }
+#endif
     gp_realloc_record r = tr->realloc;
     if (r.kind == GP_REALLOC_NONE) {
         r = gp_alloc_note_realloc;
@@ -370,6 +383,7 @@ static bool allocated(ggml_backend_sched_t sched) {
             tr->reallocs.pop_front();
         }
     }
+    record_allocated(sched, r);
     return true;
 }
 
@@ -391,13 +405,15 @@ extern "C" int gp_sched_lent(ggml_backend_sched_t sched, ggml_tensor ** tensors)
     return (int) (tr->lent.size() + tr->rewires.size());
 }
 
-#define GP_TRACING(sched)              (__builtin_expect((sched)->trace != nullptr, 0))
+#define GP_KNOWN(sched)                (__builtin_expect((sched)->trace != nullptr, 0))
+#define GP_TRACING(sched)              (GP_KNOWN(sched) && !(sched)->trace->quiet)
+#define GP_NEW(sched)                  do { if (gp::record_on()) { gp::begin(sched); } } while (0) // its pins come before its first plan
 #define SET_CAUSE(node, ...)           do { if (gp::wants_cause(sched, __VA_ARGS__)) { gp::set_cause(sched, node, __VA_ARGS__); } } while (0)
 #define GET_CAUSE(node)                gp::get_cause(sched, node)
 #define GP_SPLIT_BEGIN(sched, graph)   do { if (GP_TRACING(sched) || sched->debug) { gp::split_begin(sched, graph); } } while (0)
 #define GP_STAGE(sched, graph, code)   do { if (GP_TRACING(sched)) { gp::enter_stage(sched, code); } } while (0)
 #define GP_REWIRE(sched, node, j)      do { if (GP_TRACING(sched)) { (sched)->trace->rewires.push_back({ node, j, (node)->src[j] }); } } while (0)
-#define GP_RESET(sched)                do { if (GP_TRACING(sched)) { gp::reset(sched); } } while (0)
-#define GP_FREE(sched)                 do { delete (sched)->trace; (sched)->trace = nullptr; } while (0)
-#define GP_ALLOC_BEGIN(sched)          do { if (GP_TRACING(sched)) { gp::alloc_begin(sched); } } while (0)
-#define GP_ALLOCATED(sched)            (!GP_TRACING(sched) || gp::allocated(sched))
+#define GP_RESET(sched)                do { if (GP_KNOWN(sched)) { gp::reset(sched); } } while (0)
+#define GP_FREE(sched)                 do { gp::record_freed(sched); delete (sched)->trace; (sched)->trace = nullptr; } while (0)
+#define GP_ALLOC_BEGIN(sched)          do { if (GP_KNOWN(sched)) { gp::alloc_begin(sched); } } while (0)
+#define GP_ALLOCATED(sched)            (!GP_KNOWN(sched) || gp::allocated(sched))

@@ -311,7 +311,7 @@ struct shadow {
 
     explicit shadow(ggml_backend_sched_t of, size_t graph_size)
         : sched(ggml_backend_sched_new(of->backends, of->bufts, of->n_backends, graph_size, of->n_copies > 1, of->op_offload)) {
-        begin(sched);
+        begin(sched)->shadow = true;
         sched->debug = of->debug;
     }
     // Plans `graph` as `of` would, including its pins.
@@ -485,4 +485,5 @@ void gp_sched_events(ggml_backend_sched_t sched, int32_t * present) {
 
 } // extern "C"
 
+#include "record_hooks.h"
 #include "sched_fields.cpp"

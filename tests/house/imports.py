@@ -32,6 +32,7 @@ FLOORS = (
     ("gguf", "sim", "variants"),
     ("plan",),
     ("run", "checks"),
+    ("record",),
     ("scheduler",),
     ("llama",),
     ("models", "train"),

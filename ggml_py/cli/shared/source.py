@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import sys
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -13,6 +13,7 @@ import click
 from ...files.kinds import N_HEAD, kind_of
 from ...files.reading import MOST, open_file, read_most
 from ...trace.names import counted
+from . import records
 from .bar import bar
 from .command_line import check_alone, command_line, open_it
 from .options import (
@@ -78,7 +79,7 @@ def source_options(*arguments: str) -> Callable[[F], F]:
     `models.load` and the graph's shape for a model, and which debug print of a log."""
 
     def decorate(function: F) -> F:
-        function = _dump_option(function)
+        function = _dump_option(records.choice_options(function))
         for option in reversed(_SHAPE_OPTIONS):
             function = option(function)
         function = load_options(function)
@@ -119,12 +120,14 @@ def get_plans(
     n_past: int,
     n_seqs: int | None,
     dump: int | None,
+    numbers: tuple[int, ...] = (),
+    when: str | None = None,
     **options: Any,
 ) -> list[Plan]:
     """Like `get_plan`, for several sources. Options apply to each source that takes them."""
     if sources.count("-") > 1:
         raise click.UsageError("'-' is standard input, which can be read only once")
-    saved = [saved_plan(source, dump) for source in sources]
+    saved = saved_plans(sources, dump, numbers, when)
     called = " and ".join(map(_called, sources))
     if None not in saved:
         _refuse_model_options(called)
@@ -195,6 +198,37 @@ def name_or_number(plan: Plan, text: str) -> str | int:
     """A tensor as `Plan.node` takes it. A number is a node's, unless a tensor has it as name."""
     named = any(t.name == text for t in plan.tensors)
     return text if named or not text.isdecimal() else int(text)
+
+
+def saved_plans(
+    sources: Sequence[str], dump: int | None, numbers: Sequence[int], when: str | None
+) -> list[Plan | None]:
+    """The plans in those files; None for a model. `numbers` and `when` choose those of records: one
+    number for all records, or one for each."""
+    chosen: list[int | None] = list(numbers) or [None]
+    of_records = [source for source in sources if records.is_record(source)]
+    if (numbers or when is not None) and not of_records:
+        option = "--plan" if numbers else "--when"
+        raise click.UsageError(
+            f"{option} applies to records only, and not to {' and '.join(map(_called, sources))}"
+        )
+    if numbers and when is not None:
+        raise click.UsageError("--plan and --when exclude each other: give one of them")
+    if len(chosen) == 1:
+        chosen *= len(of_records)
+    if len(chosen) != len(of_records) and of_records:
+        raise click.UsageError(
+            f"--plan was given {counted(len(chosen), 'time')} for "
+            f"{counted(len(of_records), 'record')}: give it once, or once for each"
+        )
+    found: list[Plan | None] = []
+    for source in sources:
+        if source in of_records:
+            record = records.read_record(source)
+            found.append(records.choose(record, source, chosen.pop(0), when).plan)
+        else:
+            found.append(saved_plan(source, dump))
+    return found
 
 
 def saved_plan(source: str, dump: int | None = None) -> Plan | None:

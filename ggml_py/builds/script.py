@@ -1,0 +1,32 @@
+"""Where the build script is, and what it says."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from ..errors import NotBuiltError
+
+PACKAGE = Path(__file__).resolve().parent.parent
+
+
+def find_script() -> Path:
+    """build_ggml.py: beside the package in a source tree, inside an installed one. Raises
+    `NotBuiltError`."""
+    for folder in (PACKAGE.parent, PACKAGE / "_build"):
+        if (folder / "build_ggml.py").is_file():
+            return folder / "build_ggml.py"
+    raise NotBuiltError(f"build_ggml.py is neither in {PACKAGE.parent} nor in {PACKAGE / '_build'}")
+
+
+def folder_of(*arguments: str, quiet: bool = False) -> Path | None:
+    """The folder that the build script makes or finds; None if it fails, which it has explained on
+    standard error unless `quiet`."""
+    command = [sys.executable, str(find_script()), *arguments, "--json"]
+    stderr = subprocess.DEVNULL if quiet else None
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=stderr, text=True, check=False)
+    if done.returncode:
+        return None
+    return Path(json.loads(done.stdout.splitlines()[-1])["folder"])

@@ -1,0 +1,141 @@
+"""A record as the input of a verb: which of its plans is meant, and the list of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from ...files.reading import open_file
+from ...trace.names import counted
+from ...trace.planned import format_bytes
+
+if TYPE_CHECKING:
+    from ...record.session import Record, RecordedPlan
+
+F = TypeVar("F", bound=Callable[..., Any])
+KINDS = ("decode", "prompt", "reserved", "other")  # as in record/session.py
+
+
+def choice_options(function: F) -> F:
+    """The options that choose plans of records."""
+    function = click.option(
+        "--when", type=click.Choice(KINDS),
+        help="Of a record: the plan of that kind that was computed most often.",
+    )(function)  # fmt: skip
+    return click.option(
+        "--plan", "numbers", type=int, multiple=True, metavar="N",
+        help="Which plan of a record, from 0. Without it, the plans are listed. For two records: "
+        "give it twice.",
+    )(function)  # fmt: skip
+
+
+def is_record(source: str) -> bool:
+    """Whether that file is a record."""
+    if source == "-":
+        return False
+    from ...record.stream import MAGIC
+
+    with open_file(source) as file:
+        return file.read(len(MAGIC)) == MAGIC
+
+
+def read_record(source: str) -> Record:
+    """The record in that file. Says on standard error what is damaged."""
+    from ...record.session import Record
+
+    found = Record.read(source)
+    for damage in found.damage:
+        click.echo(f"{source}: {damage}", err=True)
+    if found.unreadable:
+        click.echo(f"{source}: {counted(found.unreadable, 'plan')} in damaged parts", err=True)
+    for process in found.processes:
+        if process.left_out:
+            click.echo(
+                f"{source}: {process.program}[{process.pid}] made {process.left_out:,} plans or "
+                "computes that were not written (--max-size, --first, or a full disk)", err=True,
+            )  # fmt: skip
+    return found
+
+
+def choose(record: Record, source: str, number: int | None, when: str | None) -> RecordedPlan:
+    """The plan that is meant. Without a choice it is the only one; of several, the list is printed
+    and the usage error says how to choose."""
+    plans = record.plans
+    if number is not None:
+        if not -len(plans) <= number < len(plans):
+            raise click.UsageError(
+                f"--plan {number}: {source} has {counted(len(plans), 'plan')}, from 0"
+            )
+        return plans[number]
+    if when is not None:
+        found = record.find(when)
+        if not found:
+            have = ", ".join(sorted({plan.kind for plan in plans})) or "none"
+            raise click.UsageError(f"--when {when}: {source} has no such plan, only: {have}")
+        return found[0]
+    if len(plans) == 1:
+        return plans[0]
+    if not plans:
+        raise ValueError(f"{source}: the record has no plan that can be read")
+    click.echo(table(record), err=True)
+    raise click.UsageError(
+        f"{source} has {len(plans)} plans: choose one with --plan N or --when "
+        f"{'|'.join(dict.fromkeys(p.kind for p in plans))}"
+    )
+
+
+def table(record: Record) -> str:
+    """The plans of a record, one a line, below each process."""
+    lines: list[str] = []
+    for process in record.processes:
+        end = "" if process.ended else ", did not end by itself"
+        lines.append(f"{process.program}[{process.pid}] ggml {process.upstream}{end}")
+        lines += [f"  {_about(process)}"] if _about(process) else []
+        mine = [plan for plan in record.plans if plan.process is process]
+        if mine:
+            lines.append(
+                f"  {'plan':>4} {'kind':8} {'tokens':>6} {'nodes':>5} {'splits':>6} {'copies':>6} "
+                f"{'copied':>9} {'computed':>8}  unlike the plan before"
+            )
+        for plan in mine:
+            tokens = "-" if plan.n_tokens is None else str(plan.n_tokens)
+            realloc = f"; memory laid out again: {plan.reasons[0]}" if plan.reasons else ""
+            lines.append(
+                f"  {plan.index:4} {plan.kind:8} {tokens:>6} {plan.n_nodes:5} {plan.n_splits:6} "
+                f"{plan.n_copies:6} {format_bytes(plan.copy_bytes):>9} {plan.computed:8,}  "
+                f"{plan.difference}{realloc}"
+            )
+    return "\n".join(lines)
+
+
+def _about(process: Any) -> str:
+    """What is uncertain about a process's record."""
+    about = process.head.get("about") or {}
+    return str(about.get("doubt", ""))
+
+
+def to_dict(record: Record) -> dict[str, Any]:
+    """The list as JSON."""
+    return {
+        "processes": [
+            {
+                "pid": p.pid, "program": p.program, "argv": list(p.argv), "started": p.started,
+                "ggml_version": p.upstream, "ended": p.ended, "left_out": p.left_out,
+                "doubt": _about(p), "schedulers": list(p.schedulers.values()),
+            }
+            for p in record.processes
+        ],
+        "plans": [
+            {
+                "plan": p.index, "pid": p.process.pid, "scheduler": p.scheduler, "kind": p.kind,
+                "n_tokens": p.n_tokens, "n_nodes": p.n_nodes, "n_splits": p.n_splits,
+                "n_copies": p.n_copies, "copy_bytes": p.copy_bytes, "planned": p.planned,
+                "allocated": p.allocated, "computed": p.computed, "first": p.first, "last": p.last,
+                "difference": p.difference, "reallocations": p.reallocs, "reasons": p.reasons,
+            }
+            for p in record.plans
+        ],
+        "damage": [str(d) for d in record.damage],
+    }  # fmt: skip

@@ -1,0 +1,318 @@
+// What the instrumented copy of ggml-backend.cpp writes to the record (record_file.h). Included by sched_trace.cpp, last.
+//
+// A plan is read, which asks each backend about each node, only if its graph was not planned before: `fingerprint` is
+// over all that a scheduler looks at, and is found in a tenth of the time of planning. Without a record each hook costs
+// one test of a flag.
+#pragma once
+
+#include "record_file.h"
+
+#include <exception>
+
+namespace gp {
+
+struct sched_record {
+    uint64_t generation = 0; // of the record that the numbers are of
+    uint32_t number     = 0;
+    uint64_t n_plannings = 0, n_computes = 0;
+    int32_t  plan       = -1; // the plan that the scheduler holds
+    bool     counted    = false; // whether its allocation was
+    std::unordered_map<uint64_t, int32_t> known; // fingerprint, plan
+};
+
+// Hashes what planning depends on. Tensors are told apart by their place in the graph, since addresses change.
+class fingerprinting {
+    const ggml_cgraph *  graph;
+    uint64_t             hash = 1469598103934665603u;
+    std::vector<int32_t> place; // by slot of the graph's hash set
+    std::vector<ggml_backend_buffer_t> buffers;
+
+    void add(uint64_t value) {
+        hash = (hash ^ value) * 0x9E3779B97F4A7C15u;
+        hash ^= hash >> 29;
+    }
+    template <class T> void add_all(const T * values, size_t n) {
+        uint64_t words[16];
+        static_assert(sizeof(T) % 4 == 0, "whole words");
+        memcpy(words, values, n * sizeof(T));
+        for (size_t i = 0; i < n * sizeof(T) / 8; i++) {
+            add(words[i]);
+        }
+    }
+    void add_ref(const ggml_tensor * t) {
+        if (t == nullptr) {
+            return;
+        }
+        const size_t slot = place.empty() ? GGML_HASHSET_FULL : ggml_hash_find(&graph->visited_hash_set, t);
+        const bool in_graph = slot != GGML_HASHSET_FULL && ggml_bitset_get(graph->visited_hash_set.used, slot);
+        add(in_graph ? 1 + (uint64_t) place[slot] : (uint64_t) (uintptr_t) t);
+        if (!in_graph) {
+            add_buffer(t);
+        }
+    }
+    void add_buffer(const ggml_tensor * t) {
+        if (t->buffer == nullptr) {
+            return add(t->data != nullptr);
+        }
+        const auto found = std::find(buffers.begin(), buffers.end(), t->buffer);
+        add(2 + (uint64_t) (found - buffers.begin()));
+        if (found == buffers.end()) {
+            buffers.push_back(t->buffer);
+            add((uint64_t) (uintptr_t) ggml_backend_buffer_get_type(t->buffer));
+        }
+        add(ggml_backend_buffer_get_usage(t->buffer));
+    }
+    void note_place(const ggml_tensor * t, int32_t i) {
+        const size_t slot = ggml_hash_find(&graph->visited_hash_set, t);
+        if (slot != GGML_HASHSET_FULL) {
+            place[slot] = i;
+        }
+    }
+    void add_tensor(ggml_backend_sched_t sched, const ggml_tensor * t) {
+        static_assert(sizeof(t->op_params) <= 128 && sizeof(t->ne) <= 128, "room in add_all");
+        add((uint64_t) t->op << 40 ^ (uint64_t) t->type << 32 ^ (uint32_t) t->flags);
+        add_all(t->ne, GGML_MAX_DIMS);
+        add_all(t->nb, GGML_MAX_DIMS);
+        add_all(t->op_params, sizeof(t->op_params) / sizeof(t->op_params[0]));
+        add(t->view_offs);
+        add_ref(t->view_src);
+        for (int j = 0; j < GGML_MAX_SRC && t->src[j] != nullptr; j++) {
+            add_ref(t->src[j]);
+        }
+        add_buffer(t);
+        add((uint64_t) (int64_t) slot_backend(sched, t)); // a pin, or what an earlier plan left
+        const size_t length = strnlen(t->name, sizeof(t->name));
+        for (size_t i = 0; i < length; i += 8) {
+            uint64_t word = 0;
+            memcpy(&word, t->name + i, std::min<size_t>(8, length - i));
+            add(word);
+        }
+    }
+
+  public:
+    explicit fingerprinting(const ggml_cgraph * graph) : graph(graph) {}
+
+    uint64_t operator()(ggml_backend_sched_t sched) {
+        place.assign(graph->visited_hash_set.size, -1);
+        for (int i = 0; i < graph->n_leafs && !place.empty(); i++) {
+            note_place(graph->leafs[i], graph->n_nodes + i);
+        }
+        for (int i = 0; i < graph->n_nodes && !place.empty(); i++) {
+            note_place(graph->nodes[i], i);
+        }
+        add((uint64_t) graph->n_nodes << 32 ^ (uint64_t) graph->n_leafs);
+        add((uint64_t) sched->cur_copy << 1 ^ (uint64_t) sched->op_offload);
+        for (int i = 0; i < graph->n_nodes; i++) {
+            add_tensor(sched, graph->nodes[i]);
+        }
+        for (int i = 0; i < graph->n_leafs; i++) {
+            add_tensor(sched, graph->leafs[i]);
+        }
+        return hash;
+    }
+};
+
+GP_COLD static sched_record & recorded_of(ggml_backend_sched_t sched) {
+    trace * tr = begin(sched);
+    if (!tr->recorded) {
+        tr->recorded.reset(new sched_record());
+    }
+    sched_record & r = *tr->recorded;
+    if (r.generation != record_generation()) {
+        std::string backends, bufts;
+        for (int b = 0; b < sched->n_backends; b++) {
+            ggml_backend_dev_t dev = ggml_backend_get_device(sched->backends[b]);
+            ggml_backend_dev_props props = {};
+            if (dev != nullptr) {
+                ggml_backend_dev_get_props(dev, &props);
+            }
+            backends += std::string(b ? "," : "") + "{\"name\":" + json_text(ggml_backend_name(sched->backends[b])) +
+                ",\"device\":" + json_text(dev ? ggml_backend_dev_name(dev) : "") +
+                ",\"description\":" + json_text(dev && props.description ? props.description : "") +
+                ",\"async\":" + (props.caps.async ? "true" : "false") +
+                ",\"memory\":" + std::to_string(props.memory_total) + "}";
+        }
+        r = sched_record();
+        r.generation = record_generation();
+        r.number = record_scheduler(sched, "\"backends\":[" + backends + "],\"n_copies\":" + std::to_string(sched->n_copies) +
+            ",\"op_offload\":" + (sched->op_offload ? "true" : "false") +
+            ",\"hash_set_size\":" + std::to_string(sched->hash_set.size));
+    }
+    if (record_times() && !running(sched)) {
+        gp_run_start(sched, false, SIZE_MAX);
+    }
+    return r;
+}
+
+static uint64_t this_thread() {
+    static thread_local char here;
+    return (uint64_t) (uintptr_t) &here;
+}
+
+// Copied without addresses, which differ each time.
+static std::vector<gp_tensor_record> without_addresses(const gp_plan * plan) {
+    std::vector<gp_tensor_record> tensors(plan->tensors, plan->tensors + plan->n_tensors);
+    for (gp_tensor_record & t : tensors) {
+        t.addr = t.data = 0;
+    }
+    return tensors;
+}
+
+static int32_t write_plan(sched_record & r, const gp_plan * plan) {
+    gp_record_plan head = {};
+    head.scheduler     = r.number;
+    head.time          = std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::system_clock::now().time_since_epoch()).count();
+    head.thread        = this_thread();
+    head.hash_set_size = plan->hash_set_size;
+    head.hash_set_used = plan->hash_set_used;
+    head.n_nodes       = plan->n_nodes;
+    head.n_copies      = plan->n_copies;
+    head.cur_copy      = plan->cur_copy;
+    head.op_offload    = plan->op_offload;
+    head.left_backend  = plan->left_backend;
+    head.optimizers    = plan->optimizers;
+    head.n_pins_elsewhere = plan->n_pins_elsewhere;
+    head.before        = r.plan;
+    const std::vector<gp_tensor_record> tensors = without_addresses(plan);
+    std::vector<gp_buffer_record> buffers(plan->buffers, plan->buffers + plan->n_buffers);
+    for (gp_buffer_record & b : buffers) {
+        b.addr = 0;
+    }
+    std::vector<gp_backend_record> backends(plan->backends, plan->backends + plan->n_backends);
+    for (gp_backend_record & b : backends) {
+        b.gallocr_size = 0; // it grows from plan to plan
+    }
+    bool is_new = false;
+    const int32_t number = record_plan(head, tensors, {
+        rows("splits", plan->splits, plan->n_splits), rows("inputs", plan->inputs, plan->n_inputs),
+        rows("bufts", plan->bufts, plan->n_bufts), rows("buffers", buffers.data(), buffers.size()),
+        rows("backends", backends.data(), backends.size()), rows("leafs", plan->leafs, plan->n_leafs),
+        rows("order", plan->order, plan->n_order), rows("deps", plan->alloc_deps, plan->n_alloc_deps),
+        rows("cpunodes", plan->cpu_nodes, plan->n_cpu), rows("cpu", plan->cpu, plan->n_cpu),
+        rows("capacity", plan->capacities, plan->n_capacities),
+    }, is_new);
+    if (is_new) {
+        uint64_t bytes = 0;
+        for (int i = 0; i < plan->n_inputs; i++) {
+            bytes += tensors[plan->inputs[i].tensor].nbytes;
+        }
+        char text[256];
+        snprintf(text, sizeof(text), "scheduler %u, plan %d: %d nodes, %d split%s, %d cop%s (%.1f KiB); ", r.number, number, plan->n_nodes,
+            plan->n_splits, plan->n_splits == 1 ? "" : "s", plan->n_inputs, plan->n_inputs == 1 ? "y" : "ies", bytes / 1024.0);
+        record_line(text + record_difference(r.plan, tensors, plan->n_nodes));
+    }
+    return number;
+}
+
+// A call of split_graph.
+struct planning {
+    ggml_backend_sched_t sched  = nullptr;
+    sched_record *           to     = nullptr;
+    uint64_t             key    = 0;
+    int32_t              known  = -2; // -1: was left out
+    int                  unwinding = 0;
+
+    planning(ggml_backend_sched_t sched, const ggml_cgraph * graph) {
+        if (record_on() && !(sched->trace && sched->trace->shadow)) {
+            begin_planning(sched, graph);
+        }
+    }
+    GP_COLD void begin_planning(ggml_backend_sched_t s, const ggml_cgraph * graph) {
+        sched_record & r = recorded_of(s);
+        if (!record_looks(r.n_plannings++)) {
+            r.plan = -1;
+            return;
+        }
+        sched = s;
+        to    = &r;
+        key   = fingerprinting(graph)(s);
+        unwinding = std::uncaught_exceptions();
+        const auto found = r.known.find(key);
+        known = found == r.known.end() ? -2 : found->second;
+#ifdef GP_RECORDER
+        s->trace->quiet = known != -2 && !s->debug;
+#endif
+    }
+    ~planning() noexcept(false) {
+        if (to != nullptr && std::uncaught_exceptions() == unwinding) {
+            end_planning();
+        }
+    }
+    GP_COLD void end_planning() {
+        sched->trace->quiet = false;
+        if (known == -2) {
+            gp_plan * plan = read_plan(sched);
+            known = plan == nullptr ? -1 : write_plan(*to, plan);
+            gp_plan_free(plan);
+            to->known.emplace(key, known);
+        } else if (known == -1) {
+            record_left_out();
+        }
+        to->plan    = known;
+        to->counted = false;
+        record_seen(to->number, known, 0);
+    }
+};
+
+// The scheduler's state if it is being recorded.
+static sched_record * recorded_now(ggml_backend_sched_t sched) {
+    trace * tr = sched->trace;
+    const bool on = record_on() && tr && tr->recorded && tr->recorded->generation == record_generation();
+    return on ? tr->recorded.get() : nullptr;
+}
+
+static void record_allocated(ggml_backend_sched_t sched, const gp_realloc_record & r) {
+    sched_record * to = recorded_now(sched);
+    if (to == nullptr) {
+        return;
+    }
+    record_seen(to->number, to->plan, 1);
+    if (r.kind == GP_REALLOC_NONE) {
+        return;
+    }
+    record_realloc(to->number, to->plan, r);
+    char text[320];
+    const char * than = r.kind == GP_REALLOC_BACKEND ? "moved to another backend's memory" : "needs more memory than it had";
+    if (r.kind == GP_REALLOC_NODES || r.kind == GP_REALLOC_LEAFS) {
+        snprintf(text, sizeof(text), "scheduler %u, plan %d: memory laid out again: %llu %s, not %llu", to->number, to->plan,
+            (unsigned long long) r.need, r.kind == GP_REALLOC_NODES ? "nodes" : "leafs", (unsigned long long) r.have);
+    } else {
+        snprintf(text, sizeof(text), "scheduler %u, plan %d: memory laid out again: '%s' %s", to->number, to->plan, r.tensor, than);
+    }
+    record_line(text);
+}
+
+// A call of compute_splits. Opened before the events, closed after the last.
+struct computing {
+    sched_record * to = nullptr;
+    ggml_backend_sched_t sched = nullptr;
+
+    explicit computing(ggml_backend_sched_t s) {
+        if (record_on()) {
+            sched = s;
+            to    = recorded_now(s);
+            if (to != nullptr) {
+                record_seen(to->number, to->plan, 2);
+                if (run * r = s->trace->recording.get()) {
+                    r->on = record_times() && record_looks(to->n_computes++);
+                }
+            }
+        }
+    }
+    ~computing() {
+        run * r = to && record_times() ? running(sched) : nullptr;
+        if (r != nullptr) {
+            record_events(to->number, to->plan, r->computes - 1, r->events, r->lost);
+            r->copying = -1;
+            r->lost    = 0;
+        }
+    }
+};
+
+static void record_freed(ggml_backend_sched_t sched) {
+    if (record_on()) {
+        record_forget(sched);
+    }
+}
+
+} // namespace gp

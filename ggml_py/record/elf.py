@@ -1,0 +1,105 @@
+"""What the record needs to know of a program or library: ELF files, read with pyelftools."""
+
+from __future__ import annotations
+
+import platform
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from elftools.common.exceptions import ELFError
+from elftools.elf.dynamic import DynamicSection
+from elftools.elf.elffile import ELFFile
+from elftools.elf.gnuversions import GNUVerSymSection  # noqa: F401  (registers the section)
+from elftools.elf.hash import ELFHashSection, GNUHashSection
+from elftools.elf.relocation import RelocationSection
+from elftools.elf.segments import InterpSegment
+
+from ..errors import ArgumentError
+
+MADE = "ggml_backend_sched_new"  # every program that plans a graph calls it
+_MACHINES = {"x86_64": "EM_X86_64", "aarch64": "EM_AARCH64", "riscv64": "EM_RISCV"}
+
+
+def is_elf(path: Path) -> bool:
+    """Whether the file is an ELF file."""
+    with path.open("rb") as file:
+        return file.read(4) == b"\x7fELF"
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[ELFFile]:
+    """The file, parsed. Raises `ArgumentError` if it is damaged."""
+    with path.open("rb") as file:
+        try:
+            yield ELFFile(file)
+        except (ELFError, ValueError, KeyError) as error:
+            raise ArgumentError(f"{path} is a damaged ELF file: {error}") from error
+
+
+def check_program(path: Path) -> None:
+    """Raises `ArgumentError` for a program whose libraries we cannot stand in front of."""
+    mode = path.stat().st_mode
+    if mode & (stat.S_ISUID | stat.S_ISGID):
+        raise ArgumentError(
+            f"{path} is set-uid or set-gid: the system's loader puts no library in front of its "
+            "own. Record a copy without that bit (`cp` makes one)"
+        )
+    here = platform.machine()
+    with opened(path) as elf:
+        bits, machine = elf.elfclass, elf["e_machine"]
+    if bits != 64 or machine != _MACHINES.get(here, machine):
+        raise ArgumentError(
+            f"{path} is a {bits}-bit program for {str(machine).removeprefix('EM_')}, and what "
+            f"records it would be for {here}: record it on a machine of its own kind"
+        )
+
+
+def interpreter(path: Path) -> str | None:
+    """The loader that the program asks for; None for a static program."""
+    with opened(path) as elf:
+        for segment in elf.iter_segments():
+            if isinstance(segment, InterpSegment):
+                return str(segment.get_interp_name())
+    return None
+
+
+def defines(path: Path, symbol: str = MADE) -> bool:
+    """Whether the file exports the function."""
+    with opened(path) as elf:
+        for section in elf.iter_sections():
+            if isinstance(section, GNUHashSection | ELFHashSection):
+                found = section.get_symbol(symbol)
+                if found is not None and found["st_shndx"] != "SHN_UNDEF":
+                    return True
+    return False
+
+
+def calls_through_loader(path: Path, symbol: str = MADE) -> bool:
+    """Whether a call of the function inside the file goes through the loader, which then finds ours
+    first."""
+    with opened(path) as elf:
+        for section in elf.iter_sections():
+            if isinstance(section, DynamicSection):
+                tags = {tag.entry.d_tag for tag in section.iter_tags()}
+                if "DT_SYMBOLIC" in tags:
+                    return False
+        for section in elf.iter_sections():
+            if isinstance(section, RelocationSection) and section.name.startswith(".rela"):
+                symbols = elf.get_section(section["sh_link"])
+                for relocation in section.iter_relocations():
+                    index = relocation["r_info_sym"]
+                    if index and symbols.get_symbol(index).name == symbol:
+                        return True
+    return False
+
+
+def contains(path: Path, text: bytes) -> bool:
+    """Whether the file has these bytes anywhere."""
+    import mmap
+
+    if path.stat().st_size == 0:
+        return False
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        return content.find(text) >= 0

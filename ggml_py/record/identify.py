@@ -1,0 +1,166 @@
+"""Which release of ggml a library is of, and the recorder that fits it.
+
+A library says its version; nothing else is taken on trust. Before a recorder is put in front of it,
+both build the same small graph in processes of their own: the bytes of its tensors, the sizes, the
+names of all ops and types must be equal.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ..builds.script import find_script, folder_of
+from ..errors import ArgumentError, NotBuiltError
+
+LIBRARY = "libggml_py_record.so"
+_PROBE = Path(__file__).with_name("probe.py")
+_USUAL_NAME = 64  # upstream's GGML_MAX_NAME
+
+
+class Recorder(NamedTuple):
+    """What is put in front of a program."""
+
+    library: Path
+    release: str  # the label in vendor/upstream.toml
+    doubt: str  # what is not certain; "" if nothing
+
+
+def recorder_for(library: Path, upstream: str | None = None, build: bool = True) -> Recorder:
+    """The recorder for a program whose scheduler is in `library`, made at need. `upstream`
+    overrides what the library says of its release. Raises `ArgumentError` for a release that is
+    not known or does not fit, `NotBuiltError` if the recorder is not there and cannot be made."""
+    own = _probed(library, 0, 0)
+    version = own["ggml_version"]
+    if version is None and upstream is None:
+        raise ArgumentError(
+            f"{library} does not say which ggml it is, as those before 0.9 do not: --upstream "
+            f"RELEASE names one ({_known()})"
+        )
+    release = _release(upstream or version, library)
+    names = None if own["max_name"] == _USUAL_NAME else int(own["max_name"])
+    folder = _folder(release, names, build)
+    ours = folder / LIBRARY
+    facts = json.loads((folder / "recorder.json").read_text(encoding="utf-8"))
+    tables = _probed(ours, 0, 0)["tables"]
+    n_ops, n_types = len(tables["ops"]), len(tables["types"])
+    theirs, mine = _probed(library, n_ops, n_types), _probed(ours, n_ops, n_types)
+    wrong = [key for key in ("tensor_overhead", "graph_overhead", "tensors", "ops", "types")
+             if theirs[key] != mine[key]]  # fmt: skip
+    if wrong:
+        raise ArgumentError(
+            f"{library} (ggml {version}) does not fit the recorder of ggml {facts['ggml_version']}:"
+            f" they differ in {_differences(wrong, theirs, mine)}. It is a fork or was built with "
+            "other settings; another release may fit: --upstream RELEASE"
+        )
+    return Recorder(ours, facts["label"], _doubt(library, own, facts))
+
+
+def _doubt(library: Path, own: dict[str, Any], facts: dict[str, Any]) -> str:
+    """What is not certain of the release. A package of that very release is."""
+    version, commit = own["ggml_version"], own["ggml_commit"] or "unknown"
+    if version != facts["ggml_version"]:
+        return (
+            f"planned by the scheduler of ggml {facts['ggml_version']}; the program's own is "
+            f"{version or 'of an unknown release'}"
+        )
+    package = _package_of(library)
+    if package is not None and package == (facts.get("package"), facts.get("version")):
+        return ""
+    if commit in ("unknown", "") and package is None:
+        return ""  # built from a release's archive, which has no commit
+    return (
+        f"planned by the scheduler of ggml {version} as {facts.get('package')} "
+        f"{facts.get('version')} has it; the program's own is of commit {commit}"
+    )
+
+
+def _package_of(library: Path) -> tuple[str, str] | None:
+    """The Python package that installed the library."""
+    for folder in library.parents:
+        if folder.name in ("site-packages", "dist-packages"):
+            for record in folder.glob("*.dist-info/RECORD"):
+                if str(library.relative_to(folder)) in record.read_text("utf-8", "replace"):
+                    name, _, version = record.parent.name.removesuffix(".dist-info").partition("-")
+                    return name.replace("_", "-").lower(), version
+    return None
+
+
+def _release(wanted: str, library: Path) -> str:
+    """The label of a known release. Raises `ArgumentError` with the nearest."""
+    labels = [str(row["label"]) for row in _releases()]
+    for row in _releases():
+        build = f"b{row['build']}" if row["build"] else None
+        if wanted in (row["label"], row["ggml"], row["version"], build):
+            return str(row["label"])
+    near = sorted(labels, key=lambda label: _distance(label, wanted))[:2]
+    raise ArgumentError(
+        f"{library} is ggml {wanted}, which is no release that ggml_py knows. The nearest are "
+        f"{' and '.join(near)}: --upstream {near[0]} records with that one's scheduler if its "
+        "structs fit, which is checked. vendor/UPDATING.md says how to add a release"
+    )
+
+
+def _distance(label: str, wanted: str) -> tuple[int, ...]:
+    def numbers(text: str) -> list[int]:
+        return [int(n) for n in re.findall(r"\d+", text)[:3]] + [0, 0, 0]
+
+    return tuple(abs(a - b) for a, b in zip(numbers(label)[:3], numbers(wanted)[:3], strict=True))
+
+
+def _known() -> str:
+    return ", ".join(str(row["label"]) for row in _releases())
+
+
+def _releases() -> Sequence[dict[str, Any]]:
+    done = subprocess.run(
+        [sys.executable, str(find_script()), "--list", "--json"], capture_output=True, text=True,
+        check=True,
+    )  # fmt: skip
+    rows: list[dict[str, Any]] = json.loads(done.stdout)["releases"]
+    return rows
+
+
+def _folder(release: str, names: int | None, build: bool) -> Path:
+    arguments = ["--recorder", "--upstream", release]
+    arguments += [] if names is None else ["--max-name", str(names)]
+    found = folder_of(*arguments, "--no-build", quiet=True)
+    if found is None and build:
+        found = folder_of(*arguments)
+    if found is None:
+        how = f"`ggml-py build {' '.join(arguments)}` makes it, in about half a minute"
+        raise NotBuiltError(f"what records programs with ggml {release} is not there: {how}")
+    return found
+
+
+def _probed(library: Path, n_ops: int, n_types: int) -> dict[str, Any]:
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", str(_PROBE), str(library), str(n_ops), str(n_types)],
+        capture_output=True, text=True, errors="replace", check=False, timeout=120,
+    )  # fmt: skip
+    if done.returncode:
+        lines = done.stderr.strip().splitlines()
+        why = lines[-1] if lines else f"the process ended with {done.returncode}"
+        raise ArgumentError(f"{library} cannot be asked about its ggml: {why}")
+    answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return answer
+
+
+def _differences(wrong: Sequence[str], theirs: dict[str, Any], mine: dict[str, Any]) -> str:
+    said = []
+    for key in wrong:
+        if isinstance(theirs[key], int):
+            said.append(f"{key} ({theirs[key]} and {mine[key]} bytes)")
+        elif key in ("ops", "types"):
+            i = next(
+                i for i, (a, b) in enumerate(zip(theirs[key], mine[key], strict=True)) if a != b
+            )
+            said.append(f"{key[:-1]} {i} ({theirs[key][i]} and {mine[key][i]})")
+        else:
+            said.append(f"the bytes of {key}")
+    return ", ".join(said)

@@ -1,0 +1,332 @@
+"""What a record has: processes, their schedulers, and the plans that these made."""
+
+from __future__ import annotations
+
+import datetime
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..plan import as_plan
+from ..trace.decode import Layouts, Meaning, Records, read
+from ..trace.planned import make_plan
+from ..trace.record import Settings, collection_paused
+from . import stream
+
+if TYPE_CHECKING:
+    from ..plan import Plan
+
+DECODE, PROMPT, RESERVED, OTHER = KINDS = ("decode", "prompt", "reserved", "other")
+# Inputs with a column or a number for each token, by the programs' names.
+_TOKENS = ("inp_tokens", "inp_embd", "embd", "tokens", "leaf_tokens")
+
+
+@dataclass(eq=False)
+class Process:
+    """One process that was recorded. `ended` is whether it said that it ended: without that it was
+    killed, or still runs."""
+
+    pid: int
+    head: dict[str, Any]
+    ended: bool = False
+    left_out: int = 0  # plans and computes that were not written: --max-size, --first, a full disk
+    schedulers: dict[int, dict[str, Any]] = field(default_factory=dict)
+    rows: list[np.ndarray[Any, Any]] = field(default_factory=list)  # arrays of gp_tensor_record
+    plans: dict[int, RecordedPlan] = field(default_factory=dict)
+    runs: list[tuple[bytes, bytes]] = field(default_factory=list)  # computes, and their events
+
+    @property
+    def program(self) -> str:
+        """Its name."""
+        return str(self.head.get("program", "?"))
+
+    @property
+    def argv(self) -> tuple[str, ...]:
+        """Its command line."""
+        return tuple(map(str, self.head.get("argv", ())))
+
+    @property
+    def started(self) -> int:
+        """When its record began, ns since the epoch."""
+        return int(self.head.get("time", 0))
+
+    @property
+    def upstream(self) -> str:
+        """The version of its ggml."""
+        return str(self.head.get("ggml_version", "?"))
+
+    @cached_property
+    def layouts(self) -> Layouts:
+        """The dtypes of its arrays."""
+        return stream.layouts(self.head["layouts"])
+
+    @cached_property
+    def table(self) -> np.ndarray[Any, Any]:
+        """All rows of its tensors."""
+        return np.concatenate(self.rows) if self.rows else np.empty(0, self.layouts[_TENSOR])
+
+    @cached_property
+    def meaning(self) -> Meaning:
+        """What its numbers stand for."""
+        ops, types = list(self.head["ops"]), list(self.head["types"])
+
+        def name(names: list[str], i: int) -> str:
+            return names[i] if 0 <= i < len(names) else f"{i}"
+
+        return Meaning(
+            lambda op: name(ops, op), lambda type_: name(types, type_), int(self.head["max_src"])
+        )
+
+
+_TENSOR = "gp_tensor_record"
+
+
+@dataclass(eq=False)
+class RecordedPlan:
+    """One of the distinct plans of a process. The counts are those of all its schedulers."""
+
+    index: int  # in the record, from 0
+    process: Process
+    number: int  # in its process
+    scheduler: int  # that made it first
+    thread: int
+    before: int  # number of the plan that the scheduler made before it; -1: none
+    sections: dict[str, bytes]
+    planned: int = 0  # so often it was made,
+    allocated: int = 0  # given memory
+    computed: int = 0  # and computed
+    first: int = 0  # ns since the epoch
+    last: int = 0
+    reallocs: int = 0  # so often memory was laid out again for it
+    reasons: list[str] = field(default_factory=list)  # for that, each once
+
+    @cached_property
+    def scalars(self) -> dict[str, int]:
+        """The numbers of `struct gp_record_plan`."""
+        dtype = self.process.layouts["gp_record_plan"]
+        (one,) = np.frombuffer(self.sections["plan"], dtype)
+        return {name: int(one[name]) for name in dtype.names or ()}
+
+    @cached_property
+    def tensors(self) -> np.ndarray[Any, Any]:
+        """The rows of its tensors, without addresses."""
+        ids = np.frombuffer(self.sections["ids"], "<u4")
+        return self.process.table[ids]
+
+    @property
+    def n_nodes(self) -> int:
+        """Nodes of its graph."""
+        return self.scalars["n_nodes"]
+
+    @property
+    def n_splits(self) -> int:
+        """Splits of its graph."""
+        size = self.process.layouts["gp_split_record"].itemsize
+        return len(self.sections["splits"]) // size
+
+    @property
+    def n_copies(self) -> int:
+        """Inputs of all its splits."""
+        size = self.process.layouts["gp_input_record"].itemsize
+        return len(self.sections["inputs"]) // size
+
+    @cached_property
+    def copy_bytes(self) -> int:
+        """Bytes that they copy."""
+        inputs = np.frombuffer(self.sections["inputs"], self.process.layouts["gp_input_record"])
+        return int(self.tensors["nbytes"][inputs["tensor"]].sum())
+
+    @cached_property
+    def n_tokens(self) -> int | None:
+        """Tokens of the batch, if the graph has an input with a known name for them."""
+        names = self.tensors["name"]
+        for name in _TOKENS:
+            found = np.flatnonzero(names == name.encode())
+            if len(found):
+                row = self.tensors[found[0]]
+                return int(row["ne"][0 if row["ne"][1] == 1 or b"tokens" in row["name"] else 1])
+        return None
+
+    @property
+    def kind(self) -> str:
+        """One of `KINDS`. "reserved": it was never given memory of its own, only room was made for
+        it. "decode" and "prompt" need an input whose name is known: one token, or more."""
+        if not self.allocated and not self.computed:
+            return RESERVED
+        if self.n_tokens is None:
+            return OTHER
+        return DECODE if self.n_tokens == 1 else PROMPT
+
+    @cached_property
+    def difference(self) -> str:
+        """How it differs from the plan that its scheduler made before it."""
+        from .difference import difference
+
+        before = self.process.plans.get(self.before)
+        return "first" if before is None else f"{before.index}: {difference(before, self)}"
+
+    @property
+    def plan(self) -> Plan:
+        """The plan itself. Raises ValueError if a part of it is damaged."""
+        return self._plan
+
+    @cached_property
+    def _plan(self) -> Plan:
+        try:
+            with collection_paused():
+                capture, outcome = read(self._records(), self.process.layouts, self.process.meaning)
+        except (KeyError, IndexError, ValueError, UnicodeDecodeError) as error:
+            raise ValueError(f"plan {self.index} of the record is damaged: {error}") from error
+        return as_plan(make_plan(capture, outcome, "native"))
+
+    def _records(self) -> Records:
+        s, own, about = self.scalars, self.sections, self.process.head.get("about") or {}
+        settings = Settings(
+            upstream=self.process.upstream,
+            build=f"{about.get('release') or self.process.upstream}-record",
+            op_offload=bool(s["op_offload"]),
+            n_copies=s["n_copies"],
+            cur_copy=s["cur_copy"],
+            hash_set_size=s["hash_set_size"],
+            pins_elsewhere=s["n_pins_elsewhere"],
+        )
+        return Records(
+            self.tensors.tobytes(), own["splits"], own["inputs"], own["bufts"], own["buffers"],
+            own["backends"], _ints(own["leafs"]), _ints(own["capacity"]), _ints(own["order"]),
+            own["deps"], s["optimizers"], _ints(own["cpunodes"]), own["cpu"], s["left_backend"],
+            s["hash_set_used"], settings, {},
+        )  # fmt: skip
+
+
+def _ints(content: bytes) -> tuple[int, ...]:
+    return struct.unpack(f"<{len(content) // 4}i", content)
+
+
+class Record:
+    """A record that `ggml-py record` or `ggml_py.record` wrote.
+
+    `plans` are its distinct plans, in the order they were made; `processes` made them. Damaged
+    parts are left out and named in `damage`.
+    """
+
+    def __init__(self, path: Path | str, content: bytes) -> None:
+        self.path = Path(path)
+        self.damage: list[stream.Damage] = []
+        self.processes: list[Process] = []
+        self.plans: list[RecordedPlan] = []
+        self.unreadable = 0  # plans whose tensors were in a damaged part
+        newest: dict[int, Process] = {}  # by process id
+        for chunk in stream.chunks(content, self.damage):
+            self._take(chunk, newest)
+        if not self.processes:
+            raise ValueError(
+                f"{path}: the record is empty: no scheduler planned a graph, or its first chunk is "
+                "damaged"
+            )
+
+    @classmethod
+    def read(cls, path: Path | str) -> Record:
+        """Reads a record. Raises ValueError if the file is none, or if nothing of it is whole."""
+        content = Path(path).read_bytes()
+        if not content.startswith(stream.MAGIC):
+            raise ValueError(f"{path} is not a record that `ggml-py record` wrote")
+        return cls(path, content)
+
+    def _take(self, chunk: stream.Chunk, newest: dict[int, Process]) -> None:
+        if chunk.type == "head":
+            newest[chunk.pid] = process = Process(chunk.pid, chunk.data())
+            self.processes.append(process)
+            return
+        owner = newest.get(chunk.pid)
+        if owner is None:  # its head is damaged: its numbers mean nothing
+            self.unreadable += chunk.type == "plan"
+            return
+        if chunk.type == "schd":
+            data = chunk.data()
+            owner.schedulers[int(data["scheduler"])] = data
+        elif chunk.type == "note":
+            data = chunk.data()
+            owner.left_out = int(data.get("left_out", owner.left_out))
+            owner.ended = bool(data.get("ended", owner.ended))
+        elif chunk.type == "plan":
+            self._take_plan(chunk, owner)
+        elif chunk.type == "seen":
+            _take_seen(chunk, owner)
+        elif chunk.type == "allc":
+            _take_realloc(chunk, owner)
+        elif chunk.type == "runs":
+            parts = chunk.sections()
+            owner.runs.append((bytes(parts["computes"]), bytes(parts["events"])))
+
+    def _take_plan(self, chunk: stream.Chunk, owner: Process) -> None:
+        sections = {tag: bytes(part) for tag, part in chunk.sections().items()}
+        (head,) = np.frombuffer(sections["plan"], owner.layouts["gp_record_plan"])
+        rows = np.frombuffer(sections.pop("rows"), owner.layouts[_TENSOR])
+        owner.rows.append(rows)
+        number, n_rows = int(head["plan"]), sum(map(len, owner.rows))
+        ids = np.frombuffer(sections["ids"], "<u4")
+        # Rows are numbered as they are written: after a lost chunk the numbers do not fit.
+        if number != len(owner.plans) or (len(ids) and int(ids.max()) >= n_rows):
+            self.unreadable += 1
+            owner.rows.pop()
+            return
+        time = int(head["time"])
+        plan = RecordedPlan(
+            len(self.plans), owner, number, int(head["scheduler"]), int(head["thread"]),
+            int(head["before"]), sections, planned=1, first=time, last=time,
+        )  # fmt: skip
+        owner.plans[number] = plan
+        self.plans.append(plan)
+
+    def find(self, kind: str) -> list[RecordedPlan]:
+        """The plans of a kind, the most computed first. Raises ValueError for an unknown kind."""
+        if kind not in KINDS:
+            raise ValueError(f"unknown kind {kind!r}: expected {', '.join(KINDS)}")
+        found = [plan for plan in self.plans if plan.kind == kind]
+        return sorted(found, key=lambda plan: (-plan.computed, -plan.planned, plan.index))
+
+    def __iter__(self) -> Iterator[RecordedPlan]:
+        return iter(self.plans)
+
+    def __len__(self) -> int:
+        return len(self.plans)
+
+    def __repr__(self) -> str:
+        return f"<Record {self.path}: {len(self.plans)} plans of {len(self.processes)} processes>"
+
+
+def _take_seen(chunk: stream.Chunk, owner: Process) -> None:
+    """Later counts of the same scheduler and plan replace earlier ones."""
+    counts = owner.__dict__.setdefault("_seen", {})
+    for row in np.frombuffer(chunk.sections()["seen"], owner.layouts["gp_record_seen"]):
+        counts[int(row["plan"]), int(row["scheduler"])] = row
+    for number in {plan for plan, _scheduler in counts}:
+        plan = owner.plans.get(number)
+        if plan is not None:
+            rows = [row for (n, _s), row in counts.items() if n == number]
+            for name in ("planned", "allocated", "computed"):
+                setattr(plan, name, sum(int(row[name]) for row in rows))
+            plan.first = min(int(row["first"]) for row in rows)
+            plan.last = max(int(row["last"]) for row in rows)
+
+
+def _take_realloc(chunk: stream.Chunk, owner: Process) -> None:
+    from .difference import realloc_reason
+
+    for row in np.frombuffer(chunk.sections()["reallocs"], owner.layouts["gp_record_realloc"]):
+        plan = owner.plans.get(int(row["plan"]))
+        if plan is not None:
+            plan.reallocs += 1
+            reason = realloc_reason(row["reason"])
+            if reason not in plan.reasons:
+                plan.reasons.append(reason)
+
+
+def when(ns: int) -> str:
+    """A time since the epoch as text."""
+    return datetime.datetime.fromtimestamp(ns / 1e9).strftime("%Y-%m-%d %H:%M:%S")

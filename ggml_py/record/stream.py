@@ -1,0 +1,137 @@
+"""The file of a record: a stream of chunks, written by ggml_py/native/record_file.cpp.
+
+    file     MAGIC, then chunks
+    chunk    "GPCK", type (4 bytes), size (u8), process id (u4), CRC-32 of the payload (u4),
+             time (i8, ns since the epoch), then the payload
+    payload  JSON ("head", "schd", "note"), or sections: tag (8 bytes), size (u8), the bytes
+
+Integers are little-endian. Several processes may write to one file. A writer that was killed, or a
+full disk, may leave a chunk cut off, with whole ones of other processes after it.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import zlib
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+MAGIC = b"GGMLPYRECORD1\r\n\n"
+_CHUNK = struct.Struct("<4s4sQIIq")
+_SECTION = struct.Struct("<8sQ")
+_SIGN = b"GPCK"
+_JSON = frozenset({"head", "schd", "note"})
+_MOST = 1 << 32  # bytes of a chunk; a larger size is damage
+
+
+class Chunk(NamedTuple):
+    """One chunk. `at` is its place in the file."""
+
+    type: str
+    pid: int
+    time: int  # ns since the epoch
+    at: int
+    payload: memoryview
+
+    def data(self) -> dict[str, Any]:
+        """The payload as JSON."""
+        found = json.loads(bytes(self.payload).decode("utf-8", "replace"))
+        if not isinstance(found, dict):
+            raise ValueError("expected an object")
+        return found
+
+    def sections(self) -> dict[str, memoryview]:
+        """The payload's sections by their tags. Raises ValueError if they do not fill it."""
+        found, at = {}, 0
+        while at < len(self.payload):
+            if at + _SECTION.size > len(self.payload):
+                raise ValueError("a section is cut off")
+            tag, size = _SECTION.unpack_from(self.payload, at)
+            at += _SECTION.size
+            if at + size > len(self.payload):
+                raise ValueError("a section is cut off")
+            found[tag.rstrip(b"\0").decode("ascii", "replace")] = self.payload[at : at + size]
+            at += size
+        return found
+
+
+class Damage(NamedTuple):
+    """Bytes of the file that are no whole chunk."""
+
+    at: int
+    size: int
+    is_end: bool  # nothing comes after them
+
+    def __str__(self) -> str:
+        if self.is_end:
+            return (
+                f"the last {self.size:,} bytes are a part of a chunk: the writer was killed, or "
+                "the disk was full"
+            )
+        return f"{self.size:,} bytes at {self.at:,} are damaged"
+
+
+def chunks(content: bytes, damage: list[Damage]) -> Iterator[Chunk]:
+    """The whole chunks of a file, in their order. What is between them is added to `damage`."""
+    view = memoryview(content)
+    at = len(MAGIC) if content.startswith(MAGIC) else 0
+    while at < len(content):
+        found = _chunk_at(content, view, at)
+        if found is not None:
+            yield found
+            at += _CHUNK.size + len(found.payload)
+        elif content.startswith(MAGIC, at):
+            at += len(MAGIC)  # two writers began the file at once
+        else:
+            end = _next(content, view, at + 1)
+            damage.append(Damage(at, end - at, end == len(content)))
+            at = end
+
+
+def _chunk_at(content: bytes, view: memoryview, at: int) -> Chunk | None:
+    if at + _CHUNK.size > len(content):
+        return None
+    sign, type_, size, pid, crc, time = _CHUNK.unpack_from(content, at)
+    end = at + _CHUNK.size + size
+    if sign != _SIGN or size > _MOST or end > len(content):
+        return None
+    payload = view[at + _CHUNK.size : end]
+    if zlib.crc32(payload) != crc:
+        return None
+    return Chunk(type_.decode("ascii", "replace"), pid, time, at, payload)
+
+
+def _next(content: bytes, view: memoryview, at: int) -> int:
+    """Where the next whole chunk begins; the end of the file without one."""
+    while (at := content.find(_SIGN, at)) >= 0:
+        if _chunk_at(content, view, at) is not None:
+            return at
+        at += 1
+    return len(content)
+
+
+def layouts(described: dict[str, Any]) -> dict[str, np.dtype[Any]]:
+    """The numpy dtypes that a "head" chunk describes."""
+    found: dict[str, np.dtype[Any]] = {}
+    for name, one in described.items():
+        names, formats, offsets = [], [], []
+        for field, format_, offset in one["fields"]:
+            names.append(str(field))
+            offsets.append(int(offset))
+            formats.append(_format(str(format_), found))
+        found[name] = np.dtype(
+            {"names": names, "formats": formats, "offsets": offsets, "itemsize": int(one["size"])}
+        )
+    return found
+
+
+def _format(text: str, known: dict[str, np.dtype[Any]]) -> Any:
+    if text in known:
+        return known[text]
+    base, _, n = text.partition(":")
+    if base[:1] not in "iuS" or not base[1:].isdecimal() or (n and not n.isdecimal()):
+        raise ValueError(f"unknown field format {text!r}")
+    return (base, (int(n),)) if n else base

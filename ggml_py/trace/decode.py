@@ -1,0 +1,228 @@
+"""Turns what native code says about a plan, arrays of records, into the data of `record`.
+
+The arrays are those of ggml_py/native/sched_trace.h. They come from the native library of this
+process, or from a file that another process wrote (`ggml_py.record`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from .. import enums
+from .record import (
+    COPY,
+    LEAF,
+    NODE,
+    OTHER,
+    BackendRecord,
+    BufferRecord,
+    BuftRecord,
+    Capture,
+    CpuRecord,
+    OptimizedRecord,
+    Outcome,
+    PinRecord,
+    Placement,
+    Settings,
+    SplitRecord,
+    TensorRecord,
+)
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+_KINDS = (NODE, LEAF, OTHER, COPY)
+_PLACED = (_KINDS.index(NODE), _KINDS.index(LEAF))  # the kinds that the passes place
+
+Layouts = Mapping[str, "np.dtype[Any]"]  # of each struct of sched_trace.h, by its name
+
+
+class Meaning(NamedTuple):
+    """What the numbers in records stand for in their release of ggml."""
+
+    op: Callable[[int], str]
+    type: Callable[[int], str]
+    max_src: int  # GGML_MAX_SRC
+
+
+def columns(rows: bytes, dtype: np.dtype[Any], max_src: int = 0) -> dict[str, list[Any]]:
+    """The fields of an array of records, each as a list."""
+    array = np.frombuffer(rows, dtype)
+    return {name: _values(array[name], max_src) for name in dtype.names or ()}
+
+
+def _values(column: npt.NDArray[Any], max_src: int) -> list[Any]:
+    """The column as Python values. Source ids lose the empty places at the end, but not those in
+    between, so each id keeps its index."""
+    values: list[Any] = column.tolist()
+    if not max_src or column.shape[1:] != (max_src,):
+        return values
+    used = max_src - (column[:, ::-1] >= 0).argmax(1)
+    used[(column < 0).all(1)] = 0
+    return [tuple(ids[:n]) for ids, n in zip(values, used.tolist(), strict=True)]
+
+
+def _words(values: list[bytes]) -> list[str]:
+    return [v.decode("utf-8", "replace") for v in values]
+
+
+@cache
+def _flags(flags: int) -> tuple[str, ...]:
+    return tuple(f.name.lower() for f in enums.TensorFlag if f.value & flags and f.name)
+
+
+@cache
+def _usage(usage: int) -> str:
+    return enums.BackendBufferUsage(usage).name.lower()
+
+
+_NO_PARAMS = [0] * 16
+
+
+def _tensors(c: dict[str, list[Any]], meaning: Meaning) -> list[TensorRecord]:
+    fields = (
+        range(len(c["kind"])),
+        [_KINDS[k] for k in c["kind"]],
+        _words(c["name"]),
+        map(meaning.op, c["op"]),
+        _words(c["op_desc"]),
+        map(meaning.type, c["type"]),
+        map(tuple, c["ne"]),
+        map(tuple, c["nb"]),
+        c["nbytes"],
+        map(_flags, c["flags"]),
+        [() if p == _NO_PARAMS else tuple(p) for p in c["op_params"]],
+        c["src"],
+        *(c[name] for name in TensorRecord._fields[TensorRecord._fields.index("view_src") :]),
+    )
+    return list(map(TensorRecord._make, zip(*fields, strict=True)))
+
+
+def _placements(c: dict[str, list[Any]]) -> list[Placement]:
+    fields = (
+        c["backend"],
+        _words(c["cause"]),
+        c["stage"],
+        [tuple(p) if k in _PLACED else () for k, p in zip(c["kind"], c["passes"], strict=True)],
+        c["planned_src"],
+        c["copy_of"],
+        c["copy_index"],
+    )
+    return list(map(Placement._make, zip(*fields, strict=True)))
+
+
+class Records(NamedTuple):
+    """What native code says about a plan. Fields of type bytes hold arrays of records."""
+
+    tensors: bytes
+    splits: bytes
+    inputs: bytes
+    bufts: bytes
+    buffers: bytes
+    backends: bytes
+    leaf_ids: tuple[int, ...]
+    capacities: tuple[int, ...]
+    order: tuple[int, ...]
+    alloc_deps: bytes
+    optimizers: int
+    cpu_nodes: tuple[int, ...]
+    cpu: bytes
+    left_backend: int
+    hash_set_used: int
+    settings: Settings
+    reasons: dict[int, tuple[str, str]]  # of pins, by the tensor's address
+
+
+def _splits(rows: bytes, inputs: bytes, layouts: Layouts) -> tuple[SplitRecord, ...]:
+    of = columns(inputs, layouts["gp_input_record"])
+    pairs = list(zip(of["tensor"], of["copy"], strict=True))
+    c = columns(rows, layouts["gp_split_record"])
+    each = zip(c["backend"], c["start"], c["end"], c["first_input"], c["n_inputs"], strict=True)
+    return tuple(
+        SplitRecord(b, i, j, tuple(pairs[first : first + n])) for b, i, j, first, n in each
+    )
+
+
+def _bufts(rows: bytes, layouts: Layouts) -> tuple[BuftRecord, ...]:
+    c = columns(rows, layouts["gp_buft_record"])
+    return tuple(map(BuftRecord, _words(c["name"]), map(bool, c["is_host"]), c["readers"]))
+
+
+def _buffers(rows: bytes, layouts: Layouts) -> tuple[BufferRecord, ...]:
+    c = columns(rows, layouts["gp_buffer_record"])
+    return tuple(map(BufferRecord, c["buft"], map(_usage, c["usage"]), c["size"]))
+
+
+def _backends(rows: bytes, layouts: Layouts) -> tuple[BackendRecord, ...]:
+    c = columns(rows, layouts["gp_backend_record"])
+    types = [enums.BackendDevType(t).name for t in c["device_type"]]
+    return tuple(map(BackendRecord, _words(c["name"]), _words(c["device"]), types, c["buft"]))
+
+
+def _optimized(
+    records: Records, splits: tuple[SplitRecord, ...], layouts: Layouts
+) -> tuple[OptimizedRecord, ...]:
+    """What backends that have a graph_optimize made of their splits."""
+    if not records.optimizers:
+        return ()
+    c = columns(records.alloc_deps, layouts["gp_dep_record"])
+    deps = list(zip(c["tensor"], c["until"], strict=True))
+    found = []
+    for split in splits:
+        if records.optimizers >> split.backend & 1:
+            order = records.order[split.start : split.end]
+            kept = tuple(dep for dep in deps if split.start <= dep[1] < split.end)
+            same = order == tuple(range(split.start, split.end))
+            found.append(OptimizedRecord(*split[:3], () if same else order, kept))
+    return tuple(found)
+
+
+def _cpu(records: Records, layouts: Layouts) -> tuple[CpuRecord, ...]:
+    """How nodes on CPU backends are computed."""
+    c = columns(records.cpu, layouts["gp_cpu_record"])
+    fused = _groups(records.cpu_nodes, c["n_fused"])
+    names = [_words(c[name]) for name in ("buft", "kernel", "layout")]
+    numbers = [c[name] for name in ("n_threads", "n_tasks", "work_size")]
+    return tuple(map(CpuRecord, records.cpu_nodes, *numbers, *names, fused))
+
+
+def _groups(nodes: tuple[int, ...], n_fused: list[int]) -> list[tuple[int, ...]]:
+    """For each node the group that it is fused into; () for a node that is computed alone."""
+    found: list[tuple[int, ...]] = [()] * len(nodes)
+    for i, n in enumerate(n_fused):
+        if n:
+            found[i : i + n + 1] = [nodes[i : i + n + 1]] * (n + 1)
+    return found
+
+
+def read(records: Records, layouts: Layouts, meaning: Meaning) -> tuple[Capture, Outcome]:
+    """The graph and its plan as Python objects."""
+    c = columns(records.tensors, layouts["gp_tensor_record"], meaning.max_src)
+    tensors = _tensors(c, meaning)
+    n = c["kind"].index(_KINDS.index(COPY)) if tensors[-1].kind == COPY else len(tensors)
+    splits = _splits(records.splits, records.inputs, layouts)
+    capture = Capture(
+        records.settings,
+        _backends(records.backends, layouts),
+        _bufts(records.bufts, layouts),
+        _buffers(records.buffers, layouts),
+        tuple(tensors[:n]),
+        records.leaf_ids,
+        tuple((i, pin) for i, pin in enumerate(c["dropped_pin"]) if pin >= 0),
+        records.capacities,
+        records.left_backend,
+        records.optimizers,
+        _optimized(records, splits, layouts),
+        _cpu(records, layouts),
+        tuple(
+            PinRecord(i, *records.reasons[address])
+            for i, (address, pin) in enumerate(zip(c["addr"], c["pin"], strict=True))
+            if pin >= 0 and address in records.reasons
+        ),
+    )
+    placements = tuple(_placements(c))
+    return capture, Outcome(placements, tuple(tensors[n:]), splits, records.hash_set_used)
