@@ -63,6 +63,8 @@ if TYPE_CHECKING:
     from .graphs.graph_plan import CpuPlan as CpuPlan
     from .graphs.graph_plan import GraphPlan as GraphPlan
     from .plan import Plan as Plan
+    from .record import record as record
+    from .record.session import Record as Record
     from .run import Run as Run
     from .scheduler.recording import Recording as Recording
     from .scheduler.scheduler import Scheduler as Scheduler
@@ -167,6 +169,8 @@ _PUBLIC = {
     "ThreadPool": "backends.threadpool",
     "nearest": "variants.search",
     "Plan": "plan",
+    "Record": "record.session",
+    "record": "record",
     "Run": "run",
     "Nearest": "trace.answers.variant",
     "Variant": "trace.answers.variant",
@@ -175,6 +179,8 @@ _PUBLIC = {
 _PLAIN = (
     "errors",
     "plan",
+    "record",
+    "record.session",
     "run",
     "trace.answers.variant",
     "boundary.isolate",

@@ -21,7 +21,7 @@ _SUFFIX = ".ggrec"
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
-class _Size(click.ParamType):
+class _Size(click.ParamType):  # type: ignore[type-arg]
     """A number of bytes: 500M, 2G."""
 
     name = "size"

@@ -628,14 +628,14 @@ std::string record_difference(int32_t before, const std::vector<gp_tensor_record
         return nullptr;
     };
     const auto was = [&](const gp_tensor_record * t) -> const row_facts & { return current->facts[old.rows[t - tensors.data()]]; };
-    if (const auto * t = find([](const row_facts & f, const gp_tensor_record & t) { return f.pin != t.pin; })) {
-        return than + "pin of " + named(*t);
-    }
     if (const auto * t = find([](const row_facts & f, const gp_tensor_record & t) { return memcmp(f.ne, t.ne, sizeof(f.ne)) != 0; })) {
         return than + named(*t) + " is " + shape(t->ne) + ", not " + shape(was(t).ne);
     }
     if (const auto * t = find([](const row_facts & f, const gp_tensor_record & t) { return f.op != t.op; })) {
         return than + named(*t) + " is " + t->op_desc + ", not " + ggml_op_name((enum ggml_op) was(t).op);
+    }
+    if (const auto * t = find([](const row_facts & f, const gp_tensor_record & t) { return f.pin != t.pin; })) {
+        return than + "pin of " + named(*t);
     }
     if (const auto * t = find([](const row_facts & f, const gp_tensor_record & t) { return f.backend != t.backend; })) {
         return than + named(*t) + " is on another backend";

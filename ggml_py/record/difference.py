@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -9,6 +10,15 @@ import numpy as np
 if TYPE_CHECKING:
     from .session import RecordedPlan
 
+_FIELDS: tuple[tuple[str, Callable[[str, Any, Any], str]], ...] = (
+    ("ne", lambda name, was, now: f"{name} is {_shape(now['ne'])}, not {_shape(was['ne'])}"),
+    ("op_desc", lambda name, was, now: f"{name} is {_op(now)}, not {_op(was)}"),
+    ("pin", lambda name, _was, _now: f"pin of {name}"),
+    ("backend", lambda name, _was, _now: f"{name} is on another backend"),
+    ("buffer", lambda name, _was, _now: f"{name} is in other memory"),
+    ("op_params", lambda name, _was, _now: f"parameters of {name}"),
+    ("name", lambda name, was, _now: f"{name} was called '{_text(was['name'])}'"),
+)
 _NODES, _LEAFS, _NODE, _SRC, _BACKEND, _EDGES = 1, 2, 3, 4, 5, 6  # enum gp_realloc_kind
 
 
@@ -22,25 +32,12 @@ def difference(old: RecordedPlan, new: RecordedPlan) -> str:
     order = np.r_[old.n_nodes : n, 0 : old.n_nodes]  # leafs and inputs first
     a, b = a[:n][order], b[:n][order]
 
-    def name(i: int) -> str:
-        return f"'{b['name'][i].decode('utf-8', 'replace')}'"
-
-    for what, said in (
-        ("pin", lambda i: f"pin of {name(i)}"),
-        ("ne", lambda i: f"{name(i)} is {_shape(b['ne'][i])}, not {_shape(a['ne'][i])}"),
-        (
-            "op_desc",
-            lambda i: f"{name(i)} is {_text(b['op_desc'][i])}, not {_text(a['op_desc'][i])}",
-        ),
-        ("backend", lambda i: f"{name(i)} is on another backend"),
-        ("buffer", lambda i: f"{name(i)} is in other memory"),
-        ("op_params", lambda i: f"parameters of {name(i)}"),
-        ("name", lambda i: f"{name(i)} was called '{_text(a['name'][i])}'"),
-    ):
-        unequal = a[what] != b[what]
+    for field, said in _FIELDS:
+        unequal = a[field] != b[field]
         found = np.flatnonzero(unequal.any(1) if unequal.ndim > 1 else unequal)
         if len(found):
-            return str(said(int(found[0])))
+            was, now = a[found[0]], b[found[0]]
+            return said(f"'{_text(now['name'])}'", was, now)
     return "memory"
 
 
@@ -66,9 +63,9 @@ def _shape(ne: Any) -> str:
     return str(sizes)
 
 
-def _text(value: bytes) -> str:
-    return value.decode("utf-8", "replace")
+def _text(value: Any) -> str:
+    return bytes(value).decode("utf-8", "replace")
 
 
-def _op(rows: Any, i: int) -> str:
-    return _text(rows["op_desc"][i])
+def _op(row: Any) -> str:
+    return _text(row["op_desc"])

@@ -11,9 +11,9 @@ from pathlib import Path
 from elftools.common.exceptions import ELFError
 from elftools.elf.dynamic import DynamicSection
 from elftools.elf.elffile import ELFFile
-from elftools.elf.gnuversions import GNUVerSymSection  # noqa: F401  (registers the section)
 from elftools.elf.hash import ELFHashSection, GNUHashSection
 from elftools.elf.relocation import RelocationSection
+from elftools.elf.sections import SymbolTableSection
 from elftools.elf.segments import InterpSegment
 
 from ..errors import ArgumentError
@@ -88,9 +88,9 @@ def calls_through_loader(path: Path, symbol: str = MADE) -> bool:
         for section in elf.iter_sections():
             if isinstance(section, RelocationSection) and section.name.startswith(".rela"):
                 symbols = elf.get_section(section["sh_link"])
-                for relocation in section.iter_relocations():
-                    index = relocation["r_info_sym"]
-                    if index and symbols.get_symbol(index).name == symbol:
+                if isinstance(symbols, SymbolTableSection):
+                    used = {relocation["r_info_sym"] for relocation in section.iter_relocations()}
+                    if any(symbols.get_symbol(i).name == symbol for i in used if i):
                         return True
     return False
 

@@ -107,13 +107,15 @@ def _linked(loader: str, program: Path, environment: Mapping[str, str]) -> list[
 
 def _in_packages(python: Path, environment: Mapping[str, str], script: Path | None) -> list[Found]:
     """The libraries with a scheduler in the packages of a Python."""
-    ask = "import sys; print('\\n'.join(p for p in sys.path if p))"
+    # The standard library has no ggml, and is large.
+    ask = (
+        "import sys, sysconfig; own = sysconfig.get_path('stdlib'); print('\\n'.join(p for p in "
+        "sys.path if p and p not in (own, own + '/lib-dynload')))"
+    )
     done = subprocess.run(
         [str(python), "-c", ask], capture_output=True, text=True, check=False, env=dict(environment)
     )
-    folders = [Path(line) for line in done.stdout.splitlines() if Path(line).is_dir()]
-    # The standard library has no ggml, and is large.
-    packages = [f for f in folders if f.name in ("site-packages", "dist-packages")] or folders
+    packages = [Path(line) for line in done.stdout.splitlines() if Path(line).is_dir()]
     found = _libraries(packages)
     if not found:
         where = ", ".join(map(str, packages))

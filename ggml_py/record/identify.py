@@ -42,23 +42,29 @@ def recorder_for(library: Path, upstream: str | None = None, build: bool = True)
             f"{library} does not say which ggml it is, as those before 0.9 do not: --upstream "
             f"RELEASE names one ({_known()})"
         )
-    release = _release(upstream or version, library)
     names = None if own["max_name"] == _USUAL_NAME else int(own["max_name"])
-    folder = _folder(release, names, build)
-    ours = folder / LIBRARY
-    facts = json.loads((folder / "recorder.json").read_text(encoding="utf-8"))
+    why = ""
+    for release in _releases_called(upstream or version, library):
+        folder = _folder(release, names, build)
+        ours = folder / LIBRARY
+        facts = json.loads((folder / "recorder.json").read_text(encoding="utf-8"))
+        wrong = _unlike(library, ours)
+        if not wrong:
+            return Recorder(ours, facts["label"], _doubt(library, own, facts))
+        why = why or f"that of ggml {facts['label']}: they differ in {wrong}"
+    raise ArgumentError(
+        f"{library} (ggml {version}) does not fit what would record it, {why}. It is a fork or was "
+        "built with other settings; another release may fit: --upstream RELEASE"
+    )
+
+
+def _unlike(library: Path, ours: Path) -> str:
+    """How the program's ggml differs from the recorder; "" if it does not."""
     tables = _probed(ours, 0, 0)["tables"]
     n_ops, n_types = len(tables["ops"]), len(tables["types"])
     theirs, mine = _probed(library, n_ops, n_types), _probed(ours, n_ops, n_types)
-    wrong = [key for key in ("tensor_overhead", "graph_overhead", "tensors", "ops", "types")
-             if theirs[key] != mine[key]]  # fmt: skip
-    if wrong:
-        raise ArgumentError(
-            f"{library} (ggml {version}) does not fit the recorder of ggml {facts['ggml_version']}:"
-            f" they differ in {_differences(wrong, theirs, mine)}. It is a fork or was built with "
-            "other settings; another release may fit: --upstream RELEASE"
-        )
-    return Recorder(ours, facts["label"], _doubt(library, own, facts))
+    keys = ("tensor_overhead", "graph_overhead", "tensors", "ops", "types")
+    return _differences([key for key in keys if theirs[key] != mine[key]], theirs, mine)
 
 
 def _doubt(library: Path, own: dict[str, Any], facts: dict[str, Any]) -> str:
@@ -91,13 +97,16 @@ def _package_of(library: Path) -> tuple[str, str] | None:
     return None
 
 
-def _release(wanted: str, library: Path) -> str:
-    """The label of a known release. Raises `ArgumentError` with the nearest."""
+def _releases_called(wanted: str, library: Path) -> list[str]:
+    """The labels of the known releases with that name; packages may share a ggml version. Raises
+    `ArgumentError` with the nearest."""
+    found = [
+        str(row["label"]) for row in _releases()
+        if wanted in (row["label"], row["ggml"], row["version"], f"b{row['build']}")
+    ]  # fmt: skip
+    if found:
+        return found
     labels = [str(row["label"]) for row in _releases()]
-    for row in _releases():
-        build = f"b{row['build']}" if row["build"] else None
-        if wanted in (row["label"], row["ggml"], row["version"], build):
-            return str(row["label"])
     near = sorted(labels, key=lambda label: _distance(label, wanted))[:2]
     raise ArgumentError(
         f"{library} is ggml {wanted}, which is no release that ggml_py knows. The nearest are "

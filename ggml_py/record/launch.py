@@ -8,9 +8,10 @@ import os
 import resource
 import signal
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ..errors import ArgumentError
 from .identify import Recorder
@@ -80,7 +81,7 @@ def run(command: Sequence[str], variables: Mapping[str, str]) -> int:
 
 
 @contextlib.contextmanager
-def _passing() -> Iterator[object]:
+def _passing() -> Iterator[Callable[[subprocess.Popen[bytes]], None]]:
     process: list[subprocess.Popen[bytes]] = []
 
     def passed(number: int, _frame: object) -> None:
@@ -88,15 +89,16 @@ def _passing() -> Iterator[object]:
             with contextlib.suppress(ProcessLookupError):
                 process[0].send_signal(number)
 
-    old = {}
+    old: dict[str, Any] = {}
     for name in _PASSED:
-        handler = signal.SIG_IGN if name in _FROM_KEYS and os.isatty(0) else passed
+        from_keys = name in _FROM_KEYS and os.isatty(0)
+        handler = signal.SIG_IGN if from_keys else passed
         old[name] = signal.signal(getattr(signal, name), handler)
     try:
         yield process.append
     finally:
-        for name, handler in old.items():
-            signal.signal(getattr(signal, name), handler)
+        for name, before in old.items():
+            signal.signal(getattr(signal, name), before)
 
 
 def end_as(status: int) -> None:

@@ -20,6 +20,7 @@ from . import stream
 
 if TYPE_CHECKING:
     from ..plan import Plan
+    from ..run import Run
 
 DECODE, PROMPT, RESERVED, OTHER = KINDS = ("decode", "prompt", "reserved", "other")
 # Inputs with a column or a number for each token, by the programs' names.
@@ -59,6 +60,13 @@ class Process:
     def upstream(self) -> str:
         """The version of its ggml."""
         return str(self.head.get("ggml_version", "?"))
+
+    @cached_property
+    def run(self) -> Run:
+        """Its computes with their times. Raises ValueError if they were not recorded."""
+        from .runs import run_of
+
+        return run_of(self)
 
     @cached_property
     def layouts(self) -> Layouts:
@@ -116,7 +124,8 @@ class RecordedPlan:
     def tensors(self) -> np.ndarray[Any, Any]:
         """The rows of its tensors, without addresses."""
         ids = np.frombuffer(self.sections["ids"], "<u4")
-        return self.process.table[ids]
+        found: np.ndarray[Any, Any] = self.process.table[ids]
+        return found
 
     @property
     def n_nodes(self) -> int:

@@ -1,0 +1,71 @@
+"""The computes of a recorded process, as a `Run`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ..run import as_run
+from ..trace.run import EVENT_KINDS, HOWS, RunEvent, SchedulerRecord, make_run
+
+if TYPE_CHECKING:
+    from ..run import Run
+    from .session import Process
+
+_HOWS = ("", *HOWS)
+
+
+def run_of(process: Process) -> Run:
+    """All timed computes of a process. Raises ValueError if there are none."""
+    if not process.runs:
+        raise ValueError(
+            f"{process.program}[{process.pid}] has no computes in this record: they are recorded "
+            "with --run"
+        )
+    computes = np.concatenate(
+        [np.frombuffer(c, process.layouts["gp_record_compute"]) for c, _e in process.runs]
+    )
+    events = [np.frombuffer(e, process.layouts["gp_run_event"]) for _c, e in process.runs]
+    numbers = sorted({int(c["scheduler"]) for c in computes})
+    used = sorted({int(c["plan"]) for c in computes} & set(process.plans))
+    index_of = {number: i for i, number in enumerate(used)}
+    began = min((int(e["start"].min()) for e in events if len(e)), default=0)
+    found: list[RunEvent] = []
+    for (rows, _), batch in zip(process.runs, events, strict=True):
+        base, first = len(found), 0
+        for compute in np.frombuffer(rows, process.layouts["gp_record_compute"]):
+            end = first + int(compute["n_events"])
+            scheduler = numbers.index(int(compute["scheduler"]))
+            found += [_event(e, scheduler, began, base) for e in batch[first:end]]
+            first = end
+    plans = tuple(process.plans[number].plan for number in used)
+    schedulers = tuple(_scheduler(process, n, computes, index_of) for n in numbers)
+    return as_run(make_run(plans, schedulers, tuple(found)))
+
+
+def _event(e: np.void, scheduler: int, began: int, base: int) -> RunEvent:
+    inside = int(e["inside"])
+    return RunEvent(
+        EVENT_KINDS[e["kind"]], int(e["start"]) - began, int(e["end"]) - began, scheduler,
+        *(int(e[name]) for name in ("compute", "split", "backend", "copy", "input", "bytes")),
+        int(e["first"]), int(e["last"]), base + inside if inside >= 0 else -1, _HOWS[e["how"]],
+        int(e["by"]),
+    )  # fmt: skip
+
+
+def _scheduler(
+    process: Process,
+    number: int,
+    computes: np.ndarray[tuple[int], np.dtype[np.void]],
+    index_of: dict[int, int],
+) -> SchedulerRecord:
+    mine = [c for c in computes if int(c["scheduler"]) == number]
+    plans = [-1] * (1 + max(int(c["compute"]) for c in mine))
+    for c in mine:
+        plans[int(c["compute"])] = index_of.get(int(c["plan"]), -1)
+    backends = process.schedulers.get(number, {}).get("backends", [])
+    return SchedulerRecord(
+        tuple(str(b["name"]) for b in backends), tuple(bool(b["async"]) for b in backends),
+        tuple(plans), sum(int(c["lost"]) for c in mine),
+    )  # fmt: skip
