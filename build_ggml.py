@@ -362,9 +362,12 @@ def parser(prog: str | None = None) -> argparse.ArgumentParser:
         help="with --llama: on that finished build of ggml, instead of the one of these options")
     add("--recorder", action="store_true",
         help="instead build what `ggml-py record` puts in front of programs with that release")
+    add("--simulator", action="store_true",
+        help="instead build the simulated devices that `ggml-py record -d` gives to programs")
     add("--max-name", type=int, metavar="N",
         help="with --recorder: GGML_MAX_NAME of the program, if it is not upstream's")
-    add("--no-build", action="store_true", help="with --llama, --recorder: only say where it is")
+    add("--no-build", action="store_true",
+        help="with --llama, --recorder, --simulator: only say where it is")
     add("--cache", type=Path, default=caches.default_folder(), metavar="DIR",
         help="cache folder (default: %(default)s)")
     add("--list", action="store_true", help="list known releases and existing builds")
@@ -407,10 +410,11 @@ def _run(arguments: argparse.Namespace) -> None:
         from vendor import reference
 
         folder = reference.build(options)
-    elif arguments.recorder:
+    elif arguments.recorder or arguments.simulator:
         from vendor import recorder
 
-        folder = recorder.build(options, arguments.max_name, not arguments.no_build)
+        folder = recorder.build(
+            options, arguments.max_name, not arguments.no_build, arguments.simulator)
     else:
         folder = arguments.on.resolve() if arguments.on else place(build(options))
         if arguments.llama:

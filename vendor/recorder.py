@@ -14,13 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from vendor import cache as caches
-from vendor import toolchain
+from vendor import cards, toolchain
 from vendor.compile import Tree
 from vendor.identity import NATIVE, ROOT, Options, upstream_of
 from vendor.report import BuildError, say, writing
 
-FOLDER = "recorders"  # of the cache
-LIBRARY = "libggml_py_record.so"
+LIBRARY, SIMULATOR = "libggml_py_record.so", "libggml_py_sim.so"
 PROOF = "recorder.json"  # written last: a folder that has it is complete
 _MAKERS = ("recorder.py", "edit.py", "instrument.py", "run_edits.py")
 _HEADERS = (
@@ -31,17 +30,22 @@ _HEADERS = (
 _SOURCES = ("alloc_trace.cpp", "record_file.cpp", "sched_trace.cpp", "sched_fields.cpp")
 
 
-def made_of() -> list[Path]:
+def made_of(simulator: bool = False) -> list[Path]:
     """Every file of ours that is compiled into the result, or makes what is compiled."""
     own = sorted((NATIVE / "record").iterdir())
     native = [NATIVE / name for name in (*_HEADERS, *_SOURCES)]
-    return [*own, *native, *(ROOT / "vendor" / name for name in _MAKERS)]
+    if simulator:
+        native = [*NATIVE.glob("sim_*.*"), *(NATIVE / cards.FOLDER).glob("*.*"), NATIVE / "guard.h"]
+    makers = (*_MAKERS, *(cards.MAKERS if simulator else ()))
+    return [*own, *sorted(native), *(ROOT / "vendor" / name for name in makers)]
 
 
-def build(options: Options, names: int | None = None, may_build: bool = True) -> Path:
+def build(
+    options: Options, names: int | None = None, may_build: bool = True, simulator: bool = False
+) -> Path:
     """The folder of the recorder for the release that `options` name, made if it is missing and
-    `may_build`. `names` is the program's GGML_MAX_NAME, if it is not upstream's. Raises
-    BuildError."""
+    `may_build`; with `simulator` instead that of the simulated devices for such programs. `names`
+    is the program's GGML_MAX_NAME, if it is not upstream's. Raises BuildError."""
     if sys.platform != "linux":
         raise BuildError(f"programs are recorded on Linux only, and this is {sys.platform}")
     upstream = upstream_of(options)
@@ -50,35 +54,42 @@ def build(options: Options, names: int | None = None, may_build: bool = True) ->
         for language in ("CMAKE_C_FLAGS", "CMAKE_CXX_FLAGS"):
             defines[language] = f"{defines.get(language, '')} -DGGML_MAX_NAME={names}".strip()
     digest = hashlib.sha256(json.dumps([upstream.sha256, sorted(defines.items())]).encode())
-    for path in made_of():
+    for path in made_of(simulator):
         digest.update(f"{path.name}\0".encode() + path.read_bytes() + b"\0")
-    final = options.cache / FOLDER / f"{upstream.label}-{digest.hexdigest()[:8]}"
+    what = "simulator" if simulator else "recorder"
+    final = options.cache / f"{what}s" / f"{upstream.label}-{digest.hexdigest()[:8]}"
     if (final / PROOF).is_file():
         return final
     if not may_build:
-        raise BuildError(f"the recorder for ggml {upstream.label} is not built")
+        raise BuildError(f"the {what} for ggml {upstream.label} is not built")
     tools = toolchain.find_tools()
-    with caches.Lock(options.cache) as lock, writing("building the recorder", options.cache):
+    with caches.Lock(options.cache) as lock, writing(f"building the {what}", options.cache):
         if (final / PROOF).is_file():
             return final  # the process that we waited for built this
         caches.sweep(options.cache)
-        say(f"building what records programs with ggml {upstream.label}: about half a minute, once")
+        doing = "simulates devices for" if simulator else "records"
+        say(f"building what {doing} programs with ggml {upstream.label}: half a minute, once")
         ggml = upstream.ggml_dir(options)
         tree = Tree(
-            options.cache / "trees" / f"recorder-{final.name}",
-            options.cache / "logs" / f"recorder-{final.name}.log", tools, lock,
+            options.cache / "trees" / f"{what}-{final.name}",
+            options.cache / "logs" / f"{what}-{final.name}.log", tools, lock,
         )  # fmt: skip
-        copies = _instrumented(ggml, tree)
+        copies = [] if simulator else _instrumented(ggml, tree)
+        cut = []
+        if simulator:
+            compiler = cards.command(tools.cxx, tools.launcher)
+            cut = cards.cached(ggml, upstream.sha256, NATIVE, options.cache, compiler)
         with caches.staged(final) as stage:
             tree.configure(NATIVE / "record", {
                 "CMAKE_BUILD_TYPE": "Release",
                 "GGML_PY_GGML_DIR": str(ggml),
                 "GGML_PY_INSTRUMENTED": str(tree.folder / "instrumented"),
                 "GGML_PY_COPIES": ";".join(copies),
+                "GGML_PY_CARDS": ";".join(str(one.file) for one in cut if one.file),
                 "GIT_EXE": "",
                 **defines,
             }, options.n_jobs)  # fmt: skip
-            tree.compile(("ggml-base",), options.n_jobs)
+            tree.compile(("ggml_py_sim" if simulator else "ggml-base",), options.n_jobs)
             tree.install(stage)
             proof: dict[str, Any] = {
                 "key": final.name, "label": upstream.label, "ggml_version": upstream.ggml,

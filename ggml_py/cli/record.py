@@ -49,6 +49,14 @@ class _Size(click.ParamType):  # type: ignore[type-arg]
 )
 @click.option("--run", is_flag=True, help="Record computes too, with times.")
 @click.option(
+    "-d",
+    "--device",
+    "devices",
+    multiple=True,
+    metavar="sim:NAME,...",
+    help="Give the program a simulated device too, as in sim:gpu0,profile=cuda. May be repeated.",
+)
+@click.option(
     "--max-size",
     type=_Size(),
     default="1G",
@@ -108,6 +116,7 @@ def command(
     as_environment: bool,
     of: str | None,
     as_json: bool,
+    devices: tuple[str, ...],
     program: tuple[str, ...],
     **what: Any,
 ) -> None:
@@ -142,13 +151,23 @@ def command(
         run=what["run"], quiet=quiet, max_size=what["max_size"], every=what["every"],
         first=what["first"] or 0,
     )  # fmt: skip
+    sims = None
+    if devices:
+        from ..record.devices import sims_text
+
+        sims = sims_text(devices)  # before anything is built: it may be refused
     recorder = _recorder(program, upstream, library, not no_build)
+    given = None
+    if sims:
+        from ..record.identify import simulator_for
+
+        given = simulator_for(recorder, not no_build), sims
     if as_environment:
-        _print_environment(recorder, output, options)
+        _print_environment(recorder, output, options, given)
         return
     path = Path(output) if output else _free_name(program[0])
     launch.new_file(path, force)
-    variables = launch.environment(recorder, str(path.absolute()), options, os.environ)
+    variables = launch.environment(recorder, str(path.absolute()), options, os.environ, given)
     try:
         status = launch.run(program, variables)
     except BaseException:
@@ -184,14 +203,16 @@ def _recorder(
     return recorder
 
 
-def _print_environment(recorder: Recorder, output: str | None, options: Any) -> None:
+def _print_environment(
+    recorder: Recorder, output: str | None, options: Any, sims: tuple[Path, str] | None
+) -> None:
     from ..record import launch
 
     if output is None:
         raise click.UsageError("--env needs -o DIR, the folder for a file of each process")
     folder = Path(output).absolute()
     folder.mkdir(parents=True, exist_ok=True)
-    found = launch.environment(recorder, f"{folder}/", options, os.environ)
+    found = launch.environment(recorder, f"{folder}/", options, os.environ, sims)
     for name, value in found.items():
         click.echo(f"export {name}={shlex.quote(value)}")
 

@@ -462,6 +462,10 @@ void gp_sim_state(ggml_backend_dev_t dev, struct gp_sim_state * state) {
     state->used       = device->used;
 }
 
+ggml_backend_reg_t gp_sim_registry(void) {
+    return &gp::reg().native;
+}
+
 void gp_sim_close(ggml_backend_dev_t dev) {
     gp::unlist(gp::sim_device::of(dev));
 }

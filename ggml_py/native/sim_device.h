@@ -85,6 +85,8 @@ void               gp_sim_decide(ggml_backend_dev_t dev, const struct gp_sim_dec
 void               gp_sim_state(ggml_backend_dev_t dev, struct gp_sim_state * state);
 // Removes the device from the list. Close its backends and buffers first.
 void               gp_sim_close(ggml_backend_dev_t dev);
+// The registry that lists them.
+ggml_backend_reg_t gp_sim_registry(void);
 // Whether this build has that order. It has Metal's for releases in which that code can be compiled alone.
 bool               gp_sim_can_order(int32_t optimize);
 // Calls add_alloc_dep for the function that gp_sim_ask_order asked. False in releases that have no add_alloc_dep.

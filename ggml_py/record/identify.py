@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from ..builds.script import find_script, folder_of
 from ..errors import ArgumentError, NotBuiltError
 
-LIBRARY = "libggml_py_record.so"
+LIBRARY, SIMULATOR = "libggml_py_record.so", "libggml_py_sim.so"
 _PROBE = Path(__file__).with_name("probe.py")
 _USUAL_NAME = 64  # upstream's GGML_MAX_NAME
 
@@ -135,8 +135,15 @@ def _releases() -> Sequence[dict[str, Any]]:
     return rows
 
 
-def _folder(release: str, names: int | None, build: bool) -> Path:
-    arguments = ["--recorder", "--upstream", release]
+def simulator_for(recorder: Recorder, build: bool = True) -> Path:
+    """The module with simulated devices for programs of the same release, made at need. Raises
+    `NotBuiltError`."""
+    facts = json.loads(recorder.library.with_name("recorder.json").read_text(encoding="utf-8"))
+    return _folder(recorder.release, facts["max_name"], build, "--simulator") / SIMULATOR
+
+
+def _folder(release: str, names: int | None, build: bool, what: str = "--recorder") -> Path:
+    arguments = [what, "--upstream", release]
     arguments += [] if names is None else ["--max-name", str(names)]
     found = folder_of(*arguments, "--no-build", quiet=True)
     if found is None and build:

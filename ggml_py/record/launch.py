@@ -41,13 +41,19 @@ class Options:
 
 
 def environment(
-    recorder: Recorder, target: str, options: Options, inherited: Mapping[str, str]
+    recorder: Recorder,
+    target: str,
+    options: Options,
+    inherited: Mapping[str, str],
+    sims: tuple[Path, str] | None = None,
 ) -> dict[str, str]:
     """The variables that make a program record itself into `target`: a file, or a folder with "/"
-    at its end."""
+    at its end. `sims` are the module with simulated devices, and their text."""
     about = {"release": recorder.release, "doubt": recorder.doubt}
     preloaded = [str(recorder.library), inherited.get("LD_PRELOAD", "")]
+    devices = {} if sims is None else {"GGML_BACKEND_PATH": str(sims[0]), "GGML_PY_SIMS": sims[1]}
     return {
+        **devices,
         "GGML_PY_RECORD": target,
         "GGML_PY_RECORD_WITH": options.words(),
         "GGML_PY_RECORD_ABOUT": json.dumps(about),
