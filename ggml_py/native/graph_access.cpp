@@ -31,6 +31,19 @@ template <class F> ggml_tensor * find_tensor(const ggml_cgraph * cgraph, F f) {
 
 } // namespace
 
+void gp_graph_fill(ggml_cgraph * cgraph, ggml_tensor ** nodes, int n_nodes, ggml_tensor ** leafs, int n_leafs, const int32_t * use_counts) {
+    GGML_ASSERT(n_nodes <= cgraph->size && n_leafs <= cgraph->size);
+    cgraph->n_nodes = n_nodes;
+    cgraph->n_leafs = n_leafs;
+    std::copy(nodes, nodes + n_nodes, cgraph->nodes);
+    std::copy(leafs, leafs + n_leafs, cgraph->leafs);
+    for (int i = 0; i < n_nodes + n_leafs; i++) {
+        ggml_tensor * t = i < n_nodes ? nodes[i] : leafs[i - n_nodes];
+        const size_t slot = ggml_hash_find_or_insert(&cgraph->visited_hash_set, t);
+        cgraph->use_counts[slot] = use_counts[i];
+    }
+}
+
 int gp_graph_leafs(const ggml_cgraph * cgraph, ggml_tensor ** leafs) {
     if (leafs != nullptr) {
         std::copy(cgraph->leafs, cgraph->leafs + cgraph->n_leafs, leafs);

@@ -36,6 +36,10 @@ bool gp_graph_uses(const struct ggml_cgraph * cgraph, struct ggml_tensor ** tens
 bool gp_graph_shares(const struct ggml_cgraph * cgraph, const struct ggml_cgraph * other);
 // Whether the tensor is a node or leaf of the graph.
 bool gp_graph_has(const struct ggml_cgraph * cgraph, const struct ggml_tensor * tensor);
+// Makes an empty graph one of these nodes and leafs, in this order, whatever their sources are. `use_counts` has a number
+// for each node, then for each leaf. The graph must have room for them.
+void gp_graph_fill(struct ggml_cgraph * cgraph, struct ggml_tensor ** nodes, int n_nodes, struct ggml_tensor ** leafs,
+                   int n_leafs, const int32_t * use_counts);
 // Whether a view of `a` in n dimensions is inside its memory, both by its strides and by its number of elements, which
 // is what upstream checks. Also false if the check would overflow: graphs/views.py has the last word.
 bool gp_view_fits(const struct ggml_tensor * a, int n, int64_t ne0, int64_t ne1, int64_t ne2, int64_t ne3, size_t nb1,

@@ -45,12 +45,12 @@ def run_of(process: Process) -> Run:
 
 
 def _event(e: np.void, scheduler: int, began: int, base: int) -> RunEvent:
-    inside = int(e["inside"])
+    n = {name: int(e[name]) for name in e.dtype.names or ()}
+    inside = n["inside"]
     return RunEvent(
-        EVENT_KINDS[e["kind"]], int(e["start"]) - began, int(e["end"]) - began, scheduler,
-        *(int(e[name]) for name in ("compute", "split", "backend", "copy", "input", "bytes")),
-        int(e["first"]), int(e["last"]), base + inside if inside >= 0 else -1, _HOWS[e["how"]],
-        int(e["by"]),
+        EVENT_KINDS[n["kind"]], n["start"] - began, n["end"] - began, scheduler, n["compute"],
+        n["split"], n["backend"], n["copy"], n["input"], n["bytes"], n["first"], n["last"],
+        base + inside if inside >= 0 else -1, _HOWS[n["how"]], n["by"],
     )  # fmt: skip
 
 

@@ -6,12 +6,14 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from ...files.reading import open_file
 from ...trace.names import counted
 from ...trace.planned import format_bytes
 
 if TYPE_CHECKING:
+    from ...plan import Plan
     from ...record.session import Record, RecordedPlan
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -29,6 +31,37 @@ def choice_options(function: F) -> F:
         help="Which plan of a record, from 0. Without it, the plans are listed. For two records: "
         "give it twice.",
     )(function)  # fmt: skip
+
+
+def weights_option(function: F) -> F:
+    """The option that places the weights of a saved plan, to plan its graph again."""
+    return click.option(
+        "--weights", multiple=True, metavar="REGEX=NAME,...",
+        help="Of a record or a saved plan, with -d: plan its graph again with these tensors on a "
+             "device or in a buffer type, as -ot does for a model.",
+    )(function)  # fmt: skip
+
+
+# The model's options that a saved plan takes, too: they plan its graph again.
+REPLAYING = ("devices", "op_offload", "profile_set")
+
+
+def replayed(plan: Plan, source: str, weights: tuple[str, ...], options: dict[str, Any]) -> Plan:
+    """The plan's graph, planned again by this build's scheduler on the given devices."""
+    from ...llama.overrides import parse_overrides
+    from ...scheduler.replay import replay
+    from ...sim.given import named_devices
+    from .options import device_names, with_properties
+
+    given = click.get_current_context().get_parameter_source("op_offload")
+    offload = options["op_offload"] if given is ParameterSource.COMMANDLINE else None
+    names = with_properties(device_names(options["devices"]), options["profile_set"])
+    devices = [device for name in names for device in named_devices(name)]
+    pairs = [pair for text in weights for pair in parse_overrides(text)]
+    found = replay(plan, devices, pairs, op_offload=offload)
+    for old, new in found.substitutes:
+        click.echo(f"{source}: what was in {old} memory is in {new} memory here", err=True)
+    return found.plan
 
 
 def is_record(source: str) -> bool:

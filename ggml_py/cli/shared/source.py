@@ -79,7 +79,7 @@ def source_options(*arguments: str) -> Callable[[F], F]:
     `models.load` and the graph's shape for a model, and which debug print of a log."""
 
     def decorate(function: F) -> F:
-        function = _dump_option(records.choice_options(function))
+        function = _dump_option(records.choice_options(records.weights_option(function)))
         for option in reversed(_SHAPE_OPTIONS):
             function = option(function)
         function = load_options(function)
@@ -122,6 +122,7 @@ def get_plans(
     dump: int | None,
     numbers: tuple[int, ...] = (),
     when: str | None = None,
+    weights: tuple[str, ...] = (),
     **options: Any,
 ) -> list[Plan]:
     """Like `get_plan`, for several sources. Options apply to each source that takes them."""
@@ -129,14 +130,25 @@ def get_plans(
         raise click.UsageError("'-' is standard input, which can be read only once")
     saved = saved_plans(sources, dump, numbers, when)
     called = " and ".join(map(_called, sources))
+    if weights and None in saved:
+        raise click.UsageError(
+            f"--weights is for records and saved plans, and not for {called}: give a model -ot"
+        )
+    again = False
     if None not in saved:
         _refuse_model_options(called)
+        again = bool(weights or given_model_options())
     if dump is not None and not any(plan and plan.capture.source == "debug log" for plan in saved):
         raise click.UsageError(f"--dump applies to logs only, and not to {called}")
     plans = []
     for source, plan in zip(sources, saved, strict=True):
         shape: dict[str, Any] = {"n_tokens": n_tokens, "n_past": n_past, "n_seqs": n_seqs}
-        plans.append(plan or plan_model(source, **{**shape, **options}))
+        if plan is None:
+            plans.append(plan_model(source, **{**shape, **options}))
+        elif again:
+            plans.append(records.replayed(plan, source, weights, options))
+        else:
+            plans.append(plan)
     return plans
 
 
@@ -345,7 +357,7 @@ def _read_stdin() -> bytes:
 
 def _refuse_model_options(source: str) -> None:
     """Raises a usage error if options were given that only a model takes."""
-    if given := given_model_options():
+    if given := given_model_options(records.REPLAYING):
         raise click.UsageError(
             f"{source}: {', '.join(given)} can only apply to a model: a saved plan keeps the "
             "options that it was made with"
