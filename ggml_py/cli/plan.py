@@ -12,7 +12,7 @@ from .shared.command_line import command_line
 from .shared.options import ModelCommand, as_json, echo_json
 from .shared.output import check_output, save
 from .shared.remedies import model_remedy
-from .shared.source import get_plan, is_model, plan_model, source_options
+from .shared.source import for_model, get_plan, is_model, plan_model, source_options
 from .shared.what_if import FORMS, Assumption, ChangeType, changed
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ def _changed(
 ) -> Plan:
     if not is_model(model):
         return changed(before, changes)
-    options = {name: value for name, value in options.items() if name != "dump"}
+    options = for_model(options)
     return changed(before, changes, lambda arguments: plan_model(model, arguments, **options))
 
 
@@ -129,7 +129,7 @@ def _answer(model: str, plan: Plan, options: dict[str, Any]) -> tuple[WhySplits,
     why = why_splits(plan)
     if not is_model(model) or command_line():
         return why, remedy_of(plan, why)
-    options = {name: value for name, value in options.items() if name != "dump"}
+    options = for_model(options)
     return why, model_remedy(plan, lambda **changed: plan_model(model, **changed), model, options)
 
 

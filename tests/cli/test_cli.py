@@ -29,8 +29,8 @@ def model(tmp_path_factory):
 def test_help_lists_the_verbs():
     text = ok("--help")
     assert re.findall(r"^  ([\w-]+) ", text.split("Commands:")[1], re.M) == [
-        "bench", "build", "demo", "devices", "diff", "explain", "generate", "plan", "sweep",
-        "trace", "view", "why-not",
+        "bench", "build", "demo", "devices", "diff", "explain", "generate", "plan", "record",
+        "sweep", "trace", "view", "why-not",
     ]  # fmt: skip
 
 

@@ -65,6 +65,7 @@ _dump_option = click.option(
     "--dump", type=int, metavar="N",
     help="Which debug print of a log, from 0. Default: the last.",
 )  # fmt: skip
+_OF_SAVED = ("dump", "numbers", "when", "weights")  # options that choose what a file has
 _BENCH_GEN = 128  # llama-bench's default of -n
 _STDIN = "standard input"
 _NO_FIT = (
@@ -150,6 +151,11 @@ def get_plans(
         else:
             plans.append(plan)
     return plans
+
+
+def for_model(options: dict[str, Any]) -> dict[str, Any]:
+    """The options that `plan_model` takes, of those of `source_options`."""
+    return {name: value for name, value in options.items() if name not in _OF_SAVED}
 
 
 def plan_model(source: str, changes: dict[str, Any] | None = None, **options: Any) -> Plan:
