@@ -52,7 +52,7 @@ _INT32, _INT64 = 1 << 31, 1 << 63
 Names = Sequence[str] | None
 
 
-class TestSource(NamedTuple):
+class OpSource(NamedTuple):
     """A source of an op: its type in lower case, its shape and its strides in bytes."""
 
     type: str
@@ -67,7 +67,7 @@ class OpTest(NamedTuple):
     type: str  # in lower case, "f32"
     ne: tuple[int, ...]
     op_params: tuple[int, ...]  # all 16, as int32
-    sources: tuple[TestSource, ...]
+    sources: tuple[OpSource, ...]
     name: str  # of the node; upstream's reader takes its first word
 
     @property
@@ -119,7 +119,7 @@ def write_op_tests(
     tests = op_tests(plans)
     content = "".join(f"{line}\n" for line in op_test_lines(tests, ops=ops, types=types))
     if isinstance(path_or_file, str | os.PathLike):
-        write_whole(os.fspath(path_or_file), content.encode())
+        write_whole(os.fspath(path_or_file), content.encode("utf-8", "replace"))
     else:
         path_or_file.write(content)
     return len(tests)
@@ -206,7 +206,7 @@ class _Words:
             kind = self.named("type", types)
             shape = self.numbers(f"ne of source {s}", 4, 0, _INT64)
             strides = self.numbers(f"nb of source {s}", 4, 0, 2 * _INT64)
-            sources.append(TestSource(kind, shape, strides))
+            sources.append(OpSource(kind, shape, strides))
         name = _clean(self.line[self.at :])
         if not name:
             raise ValueError("it ends: expected the name, or '-'")
@@ -239,7 +239,7 @@ def _why_not(node: PlanTensor) -> str:
 def _test_of(node: PlanTensor) -> OpTest:
     record, tensors = node.record, node.plan.tensors
     sources = tuple(
-        TestSource(tensors[s].type.lower(), tensors[s].ne, tensors[s].nb) for s in record.src
+        OpSource(tensors[s].type.lower(), tensors[s].ne, tensors[s].nb) for s in record.src
     )
     params = record.op_params + (0,) * (N_PARAMS - len(record.op_params))
     name = _clean(record.name)

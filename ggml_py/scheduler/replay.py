@@ -191,7 +191,7 @@ def _rebuilt(capture: Capture, places: _Places) -> Iterator[_Memory]:
     size = len(capture.tensors)
     with contextlib.ExitStack() as stack:
         context = stack.enter_context(Context())
-        buffers: dict[tuple[str, str], Buffer] = {}
+        buffers: dict[tuple[int, str], Buffer] = {}
         raw = [_tensor(context, t) for t in capture.tensors]
         for t, tensor in zip(capture.tensors, raw, strict=True):
             for i, source in enumerate(t.src):
@@ -203,7 +203,7 @@ def _rebuilt(capture: Capture, places: _Places) -> Iterator[_Memory]:
             if t.buffer >= 0:
                 record = capture.buffers[t.buffer]
                 buft = places.of(t, record)
-                key = (buft.name, record.usage)
+                key = (t.buffer, buft.name)
                 if key not in buffers:
                     buffers[key] = stack.enter_context(buft.alloc(0))
                     buffers[key].usage = record.usage
