@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from .shared.options import IntList, ModelCommand, as_json, echo_json, load_model, model_options
+from .shared.options import (
+    IntList,
+    ModelCommand,
+    as_json,
+    echo_json,
+    given_model_options,
+    load_model,
+    model_options,
+)
+from .shared.records import is_record, read_record
 from .shared.source import saved_plan
+
+if TYPE_CHECKING:
+    from ..trace.answers.sweep import Sweep
 
 
 @click.command(
@@ -43,7 +55,13 @@ def command(
     \b
     ggml-py sweep model.gguf -n 1,512
     ggml-py sweep model.gguf -d sim:gpu0,profile=cuda -d CPU -c 8192 -n 1,64 --n-past 0,8000
+    ggml-py sweep llama-server.ggrec
+
+    Of a record, the plans are compared in the order in which the program made them.
     """
+    if is_record(model):
+        _show(_of_record(model), as_json)
+        return
     if saved_plan(model) is not None:
         raise click.UsageError(
             f"{model} is a saved plan: a sweep makes many plans, so it needs the model"
@@ -52,6 +70,21 @@ def command(
 
     with load_model(model, **options) as loaded:
         found = sweep(loaded.plan, n_tokens=n_tokens, n_past=n_past)
+    _show(found, as_json)
+
+
+def _of_record(source: str) -> Sweep:
+    """A sweep over the plans of a record. Texts are compared as they come: nothing is between
+    them."""
+    from ..trace import sweep
+
+    if given := given_model_options():
+        raise click.UsageError(f"{source}: {', '.join(given)} can only apply to a model")
+    plans = {f"{one.index} ({one.label})": one for one in read_record(source)}
+    return sweep(lambda plan: plans[plan].plan, plan=list(plans))
+
+
+def _show(found: Sweep, as_json: bool) -> None:
     if as_json:
         echo_json(found.to_dict())
     else:

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 @click.option("--force", is_flag=True, help="Replace OUT if it exists.")
 @click.option("--dump", type=int, metavar="N", help="Which debug print of a log, from 0.")
 @choice_options
+@click.option("--run", "as_run", is_flag=True, help="Of a record: the times of its computes.")
 @as_json
 def command(
     file: str,
@@ -49,6 +50,7 @@ def command(
     dump: int | None,
     numbers: tuple[int, ...],
     when: str | None,
+    as_run: bool,
     as_json: bool,
 ) -> None:
     """Show a plan as a page for a browser, or in another format.
@@ -66,6 +68,7 @@ def command(
     ggml-py view log.txt -o plan.json.gz
     ggml-py view llama-bench.ggrec
     ggml-py view llama-bench.ggrec --plan 3 -o plan.html
+    ggml-py view llama-bench.ggrec --run
     """
     if html is not None:
         if output is not None or format_ is not None:
@@ -77,12 +80,14 @@ def command(
         check_output(output, format_, force)
     if as_json and (output is not None or open_):
         raise click.UsageError("--json prints: give it without -o and --open")
-    listed = not (numbers or when or other or output or open_) and is_record(file)
+    listed = not (as_run or numbers or when or other or output or open_) and is_record(file)
     if listed:
         record = read_record(file)
         echo_json(to_dict(record)) if as_json else click.echo(table(record))
         return
-    run = None if is_record(file) else saved_run(file)
+    if as_run and not is_record(file):
+        raise click.UsageError(f"--run applies to records only, and not to {file}")
+    run = _recorded_run(file) if as_run else None if is_record(file) else saved_run(file)
     if run is not None and other is not None:
         raise click.UsageError(f"{file} is a run, which cannot be compared: give it alone")
     files = [file] if other is None else [file, other]
@@ -109,6 +114,13 @@ def command(
             show(source)
         else:
             show_diff(source.diff(compared))
+
+
+def _recorded_run(file: str) -> Run:
+    """The computes of the first process that has some."""
+    record = read_record(file)
+    timed = [process for process in record.processes if process.runs] or record.processes
+    return timed[0].run
 
 
 def _headline(source: Plan | Run) -> str:

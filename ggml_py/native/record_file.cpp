@@ -30,7 +30,7 @@ struct chunk_head {
     char     type[4];
     uint64_t size;
     uint32_t pid;
-    uint32_t crc; // of the payload
+    uint32_t crc; // of this, with 0 here, and the payload
     int64_t  time;
 };
 
@@ -139,8 +139,30 @@ template <class F> std::string names(int n, F name) {
     return text + "]";
 }
 
+// Enumerators that some releases lack.
+template <class E> std::string compute_flag(decltype(E::GGML_TENSOR_FLAG_COMPUTE) *) {
+    return ",\"compute\":" + std::to_string((int) E::GGML_TENSOR_FLAG_COMPUTE);
+}
+template <class E> std::string compute_flag(...) { return ""; }
+template <class E> std::string meta_type(decltype(E::GGML_BACKEND_DEVICE_TYPE_META) *) {
+    return ",\"META\":" + std::to_string((int) E::GGML_BACKEND_DEVICE_TYPE_META);
+}
+template <class E> std::string meta_type(...) { return ""; }
+
+std::string enumerators() {
+#define ONE(name, value) "\"" name "\":" + std::to_string((int) value)
+    return std::string("{\"TensorFlag\":{") + ONE("input", GGML_TENSOR_FLAG_INPUT) + "," + ONE("output", GGML_TENSOR_FLAG_OUTPUT) + "," +
+        ONE("param", GGML_TENSOR_FLAG_PARAM) + "," + ONE("loss", GGML_TENSOR_FLAG_LOSS) + compute_flag<enum ggml_tensor_flag>(nullptr) +
+        "},\"BackendBufferUsage\":{" + ONE("any", GGML_BACKEND_BUFFER_USAGE_ANY) + "," + ONE("weights", GGML_BACKEND_BUFFER_USAGE_WEIGHTS) +
+        "," + ONE("compute", GGML_BACKEND_BUFFER_USAGE_COMPUTE) +
+        "},\"BackendDevType\":{" + ONE("CPU", GGML_BACKEND_DEVICE_TYPE_CPU) + "," + ONE("GPU", GGML_BACKEND_DEVICE_TYPE_GPU) + "," +
+        ONE("IGPU", GGML_BACKEND_DEVICE_TYPE_IGPU) + "," + ONE("ACCEL", GGML_BACKEND_DEVICE_TYPE_ACCEL) +
+        meta_type<enum ggml_backend_dev_type>(nullptr) + "}}";
+#undef ONE
+}
+
 std::string tables() {
-    return "\"ops\":" + names(GGML_OP_COUNT, [](int i) { return ggml_op_name((enum ggml_op) i); }) +
+    return "\"enums\":" + enumerators() + "," + "\"ops\":" + names(GGML_OP_COUNT, [](int i) { return ggml_op_name((enum ggml_op) i); }) +
         ",\"types\":" + names(GGML_TYPE_COUNT, [](int i) { return ggml_type_name((enum ggml_type) i); });
 }
 
@@ -269,7 +291,10 @@ bool record::put(const char type[5], const std::vector<section> & sections) {
     }
     for (size_t i = 1; i < parts.size(); i++) {
         chunk.size += parts[i].iov_len;
-        chunk.crc   = crc32(chunk.crc, parts[i].iov_base, parts[i].iov_len);
+    }
+    chunk.crc = crc32(0, &chunk, sizeof(chunk)); // its own place is 0 then
+    for (size_t i = 1; i < parts.size(); i++) {
+        chunk.crc = crc32(chunk.crc, parts[i].iov_base, parts[i].iov_len);
     }
     if (!write_all(fd, parts.data(), (int) parts.size())) {
         failed = errno;

@@ -273,6 +273,9 @@ static void record_allocated(ggml_backend_sched_t sched, const gp_realloc_record
     record_realloc(to->number, to->plan, r);
     char text[320];
     const char * than = r.kind == GP_REALLOC_BACKEND ? "moved to another backend's memory" : "needs more memory than it had";
+    if (r.have == 0 && (r.kind == GP_REALLOC_NODES || r.kind == GP_REALLOC_LEAFS)) {
+        return; // the first time
+    }
     if (r.kind == GP_REALLOC_NODES || r.kind == GP_REALLOC_LEAFS) {
         snprintf(text, sizeof(text), "scheduler %u, plan %d: memory laid out again: %llu %s, not %llu", to->number, to->plan,
             (unsigned long long) r.need, r.kind == GP_REALLOC_NODES ? "nodes" : "leafs", (unsigned long long) r.have);

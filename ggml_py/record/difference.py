@@ -45,6 +45,8 @@ def realloc_reason(reason: Any) -> str:
     """Why memory was laid out again: a `gp_realloc_record`."""
     kind, need, have = int(reason["kind"]), int(reason["need"]), int(reason["have"])
     tensor, node = _text(reason["tensor"]), _text(reason["node"])
+    if kind in (_NODES, _LEAFS) and not have:
+        return "for the first time"
     if kind in (_NODES, _LEAFS):
         return f"{need} {'nodes' if kind == _NODES else 'leafs'}, not {have}"
     if kind == _NODE:

@@ -86,8 +86,14 @@ class Process:
         def name(names: list[str], i: int) -> str:
             return names[i] if 0 <= i < len(names) else f"{i}"
 
+        numbers = self.head["enums"]
         return Meaning(
-            lambda op: name(ops, op), lambda type_: name(types, type_), int(self.head["max_src"])
+            lambda op: name(ops, op),
+            lambda type_: name(types, type_),
+            int(self.head["max_src"]),
+            numbers["TensorFlag"],
+            {n: text for text, n in numbers["BackendBufferUsage"].items()},
+            {n: text for text, n in numbers["BackendDevType"].items()},
         )
 
 
@@ -170,6 +176,11 @@ class RecordedPlan:
         if self.n_tokens is None:
             return OTHER
         return DECODE if self.n_tokens == 1 else PROMPT
+
+    @property
+    def label(self) -> str:
+        """Its kind, with the number of tokens: "prompt of 512"."""
+        return self.kind if self.n_tokens is None else f"{self.kind} of {self.n_tokens}"
 
     @cached_property
     def difference(self) -> str:

@@ -1,8 +1,8 @@
 """The file of a record: a stream of chunks, written by ggml_py/native/record_file.cpp.
 
     file     MAGIC, then chunks
-    chunk    "GPCK", type (4 bytes), size (u8), process id (u4), CRC-32 of the payload (u4),
-             time (i8, ns since the epoch), then the payload
+    chunk    "GPCK", type (4 bytes), size (u8), process id (u4), CRC-32 (u4; of the whole chunk with
+             0 in this place), time (i8, ns since the epoch), then the payload
     payload  JSON ("head", "schd", "note"), or sections: tag (8 bytes), size (u8), the bytes
 
 Integers are little-endian. Several processes may write to one file. A writer that was killed, or a
@@ -99,7 +99,8 @@ def _chunk_at(content: bytes, view: memoryview, at: int) -> Chunk | None:
     if sign != _SIGN or size > _MOST or end > len(content):
         return None
     payload = view[at + _CHUNK.size : end]
-    if zlib.crc32(payload) != crc:
+    head = _CHUNK.pack(sign, type_, size, pid, 0, time)
+    if zlib.crc32(payload, zlib.crc32(head)) != crc:
         return None
     return Chunk(type_.decode("ascii", "replace"), pid, time, at, payload)
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from .. import enums
 from ..boundary.ffi import BUILD, NULL, ffi, lib, text
 from ..errors import MissingFunctionError
 from ..plan import Plan
@@ -66,7 +67,12 @@ def _type_name(type_: int) -> str:
 
 
 _LAYOUTS = _Layouts()
-_MEANING = Meaning(_op_name, _type_name, lib.GGML_MAX_SRC)
+_MEANING = Meaning(
+    _op_name, _type_name, lib.GGML_MAX_SRC,
+    {flag.name.lower(): flag.value for flag in enums.TensorFlag if flag.name and flag.value},
+    {usage.value: usage.name.lower() for usage in enums.BackendBufferUsage},
+    {kind.value: kind.name for kind in enums.BackendDevType},
+)  # fmt: skip
 
 
 def _copied(plan: Any, reasons: dict[int, tuple[str, str]]) -> Records:

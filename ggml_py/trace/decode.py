@@ -7,12 +7,10 @@ process, or from a file that another process wrote (`ggml_py.record`).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from .. import enums
 from .record import (
     COPY,
     LEAF,
@@ -47,6 +45,9 @@ class Meaning(NamedTuple):
     op: Callable[[int], str]
     type: Callable[[int], str]
     max_src: int  # GGML_MAX_SRC
+    flags: Mapping[str, int]  # "input": the bit
+    usages: Mapping[int, str]  # of buffers
+    device_types: Mapping[int, str]
 
 
 def columns(rows: bytes, dtype: np.dtype[Any], max_src: int = 0) -> dict[str, list[Any]]:
@@ -70,14 +71,17 @@ def _words(values: list[bytes]) -> list[str]:
     return [v.decode("utf-8", "replace") for v in values]
 
 
-@cache
-def _flags(flags: int) -> tuple[str, ...]:
-    return tuple(f.name.lower() for f in enums.TensorFlag if f.value & flags and f.name)
+class _Flags(dict[int, tuple[str, ...]]):
+    """The names of each set of flags, made when it is first needed."""
 
+    def __init__(self, meaning: Meaning) -> None:
+        super().__init__()
+        self._known = meaning.flags
 
-@cache
-def _usage(usage: int) -> str:
-    return enums.BackendBufferUsage(usage).name.lower()
+    def __missing__(self, bits: int) -> tuple[str, ...]:
+        found = tuple(name for name, bit in self._known.items() if bit & bits)
+        self[bits] = found
+        return found
 
 
 _NO_PARAMS = [0] * 16
@@ -94,7 +98,7 @@ def _tensors(c: dict[str, list[Any]], meaning: Meaning) -> list[TensorRecord]:
         map(tuple, c["ne"]),
         map(tuple, c["nb"]),
         c["nbytes"],
-        map(_flags, c["flags"]),
+        map(_Flags(meaning).__getitem__, c["flags"]),
         [() if p == _NO_PARAMS else tuple(p) for p in c["op_params"]],
         c["src"],
         *(c[name] for name in TensorRecord._fields[TensorRecord._fields.index("view_src") :]),
@@ -147,19 +151,24 @@ def _splits(rows: bytes, inputs: bytes, layouts: Layouts) -> tuple[SplitRecord, 
     )
 
 
+def _named(names: Mapping[int, str]) -> Callable[[int], str]:
+    """The name of a number; the number itself for one that has none."""
+    return lambda number: names.get(number, str(number))
+
+
 def _bufts(rows: bytes, layouts: Layouts) -> tuple[BuftRecord, ...]:
     c = columns(rows, layouts["gp_buft_record"])
     return tuple(map(BuftRecord, _words(c["name"]), map(bool, c["is_host"]), c["readers"]))
 
 
-def _buffers(rows: bytes, layouts: Layouts) -> tuple[BufferRecord, ...]:
+def _buffers(rows: bytes, layouts: Layouts, meaning: Meaning) -> tuple[BufferRecord, ...]:
     c = columns(rows, layouts["gp_buffer_record"])
-    return tuple(map(BufferRecord, c["buft"], map(_usage, c["usage"]), c["size"]))
+    return tuple(map(BufferRecord, c["buft"], map(_named(meaning.usages), c["usage"]), c["size"]))
 
 
-def _backends(rows: bytes, layouts: Layouts) -> tuple[BackendRecord, ...]:
+def _backends(rows: bytes, layouts: Layouts, meaning: Meaning) -> tuple[BackendRecord, ...]:
     c = columns(rows, layouts["gp_backend_record"])
-    types = [enums.BackendDevType(t).name for t in c["device_type"]]
+    types = map(_named(meaning.device_types), c["device_type"])
     return tuple(map(BackendRecord, _words(c["name"]), _words(c["device"]), types, c["buft"]))
 
 
@@ -207,9 +216,9 @@ def read(records: Records, layouts: Layouts, meaning: Meaning) -> tuple[Capture,
     splits = _splits(records.splits, records.inputs, layouts)
     capture = Capture(
         records.settings,
-        _backends(records.backends, layouts),
+        _backends(records.backends, layouts, meaning),
         _bufts(records.bufts, layouts),
-        _buffers(records.buffers, layouts),
+        _buffers(records.buffers, layouts, meaning),
         tuple(tensors[:n]),
         records.leaf_ids,
         tuple((i, pin) for i, pin in enumerate(c["dropped_pin"]) if pin >= 0),

@@ -134,7 +134,7 @@ def table(record: Record) -> str:
             )
         for plan in mine:
             tokens = "-" if plan.n_tokens is None else str(plan.n_tokens)
-            realloc = f"; memory laid out again: {plan.reasons[0]}" if plan.reasons else ""
+            realloc = f"; memory laid out: {plan.reasons[0]}" if plan.reasons else ""
             lines.append(
                 f"  {plan.index:4} {plan.kind:8} {tokens:>6} {plan.n_nodes:5} {plan.n_splits:6} "
                 f"{plan.n_copies:6} {format_bytes(plan.copy_bytes):>9} {plan.computed:8,}  "

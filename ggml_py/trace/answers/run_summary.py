@@ -163,11 +163,11 @@ class RunSummary:
         lines = [self.headline()]
         lines += [f"  {what:{width}} {_time(ns):>10} {ns / whole:6.1%}" for what, ns in rows]
         if self.copy_bandwidth:
-            share = self.copy_bandwidth / self.memcpy if self.memcpy else 0
-            lines.append(
-                f"  copies reach {format_bytes(self.copy_bandwidth)}/s, "
-                f"{share:.0%} of a plain memcpy here ({format_bytes(self.memcpy)}/s)"
-            )
+            beside = ""
+            if self.memcpy:  # a record of another program does not have it
+                share = self.copy_bandwidth / self.memcpy
+                beside = f", {share:.0%} of a plain memcpy here ({format_bytes(self.memcpy)}/s)"
+            lines.append(f"  copies reach {format_bytes(self.copy_bandwidth)}/s{beside}")
         if self.queued:
             lines.append(
                 f"  {format_bytes(self.queued)} more were handed over to backends that copy later"

@@ -1,0 +1,176 @@
+"""Records of this process: `ggml_py.record`."""
+
+import os
+import resource
+import signal
+
+import graphs
+import numpy as np
+import pytest
+
+import ggml_py as ggml
+from ggml_py.errors import ArgumentError, BusyError
+
+
+def computed(case, times=1):
+    """Allocates the case's graph and computes it."""
+    case.scheduler.alloc_graph(case.graph)
+    for leaf in case.graph.leafs:
+        if ggml.enums.TensorFlag.INPUT in leaf.flags:
+            leaf.set(np.ones(leaf.shape, np.float32))
+    for _ in range(times):
+        case.scheduler.compute(case.graph)
+
+
+def recorded(path, **options):
+    """A record of two graphs on one scheduler each, the first computed twice."""
+    with ggml.record(path, **options) as record:
+        for _ in range(2):
+            case = graphs.mlp()
+            computed(case, times=2)
+            case.close()
+        other = graphs.views()
+        other.scheduler.alloc_graph(other.graph)
+        other.close()
+    return record
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    path = tmp_path_factory.mktemp("record") / "here.ggrec"
+    recorded(path)
+    return path
+
+
+def test_each_plan_is_written_once_with_its_counts(path):
+    record = ggml.Record.read(path)
+    (process,) = record.processes
+    assert (process.pid, process.ended, record.damage) == (os.getpid(), True, [])
+    assert [(p.computed, p.allocated, p.planned) for p in record] == [(4, 2, 2), (0, 1, 1)]
+    assert all(p.first <= p.last for p in record)
+    assert len(process.schedulers) == 3  # the first two made the same plan
+
+
+def test_it_is_the_plan_that_the_scheduler_made(path):
+    record = ggml.Record.read(path)
+    for one, make in zip(record, (graphs.mlp, graphs.views), strict=True):
+        case = make()
+        plan = case.scheduler.plan(case.graph)
+        assert one.plan.text() == plan.text()
+        assert one.plan.outcome == plan.outcome
+        assert one.plan.capture.tensors == plan.capture.tensors
+        assert one.plan.reference == one.plan
+        case.close()
+
+
+def test_asking_is_not_recorded(tmp_path):
+    with ggml.record(tmp_path / "x") as record:
+        case = graphs.mlp()
+        case.scheduler.plan(case.graph)
+        case.close()
+    assert (record.n_plans, len(record.read())) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("options", "written", "left_out"),
+    [({"first": 1}, 1, 1), ({"max_size": 14_000}, 1, 1)],
+)
+def test_bounds(tmp_path, options, written, left_out):
+    record = recorded(tmp_path / "x", **options)
+    assert (record.n_plans, record.left_out) == (written, left_out)
+    assert [p.left_out for p in record.read().processes] == [left_out]
+
+
+def test_every_second_plan_of_a_scheduler(tmp_path):
+    cases = [graphs.mlp(), graphs.views()]
+    with ggml.record(tmp_path / "x", every=2) as record, cases[0].scheduler as scheduler:
+        for graph in (case.graph for case in (*cases, cases[0])):
+            scheduler.reserve(graph)
+    for case in cases:
+        case.close()
+    assert [(p.planned, p.n_nodes) for p in record.read()] == [(2, 3)]
+
+
+def test_computes_with_their_times(tmp_path):
+    run = recorded(tmp_path / "x", run=True).read().processes[0].run
+    assert [len(s.plans) for s in run.schedulers] == [2, 2]
+    assert all(c.plan is not None and c.splits for c in run.computes)
+    assert "4 computes" in str(run.summary())
+
+
+def test_computes_are_missing_without_run(path):
+    with pytest.raises(ValueError, match="recorded with --run"):
+        ggml.Record.read(path).processes[0].run  # noqa: B018
+
+
+def test_lines_say_what_is_new(tmp_path, capfd):
+    recorded(tmp_path / "x", lines=True)
+    lines = capfd.readouterr().err.splitlines()
+    assert len(lines) == 2
+    assert "plan 0: 3 nodes, " in lines[0] and "the scheduler's first" in lines[0]
+
+
+def test_a_file_that_is_there_stays(tmp_path):
+    path = tmp_path / "x"
+    path.write_text("mine")
+    with pytest.raises(ArgumentError, match="exists"), ggml.record(path):
+        pass
+    assert path.read_text() == "mine"
+    recorded(path, force=True)
+    assert len(ggml.Record.read(path)) == 2
+
+
+def test_one_record_at_a_time(tmp_path):
+    with (
+        ggml.record(tmp_path / "a"),
+        pytest.raises(BusyError, match="being recorded already"),
+        ggml.record(tmp_path / "b"),
+    ):
+        pass
+    assert not (tmp_path / "b").exists()
+
+
+def test_a_folder_that_is_not_there(tmp_path):
+    with pytest.raises(OSError, match="No such file"), ggml.record(tmp_path / "no" / "x"):
+        pass
+
+
+def test_a_full_disk_ends_the_record_and_not_the_program(tmp_path, capfd):
+    """A limit on the size of files stands for the disk."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    old = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    path = tmp_path / "x"
+    try:
+        with pytest.raises(OSError, match="File too large"):  # noqa: SIM117
+            with ggml.record(path):
+                resource.setrlimit(resource.RLIMIT_FSIZE, (9_000, before[1]))
+                case = graphs.mlp()
+                computed(case)
+                case.close()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, old)
+    assert "the record ends here, the program goes on" in capfd.readouterr().err
+    found = ggml.Record.read(path)
+    assert len(found) == 0 and found.damage[0].is_end
+    recorded(tmp_path / "y")  # the next record works
+
+
+def test_a_forked_child_goes_on_in_the_same_file(tmp_path):
+    path = tmp_path / "x"
+    with ggml.record(path):
+        case = graphs.mlp()
+        computed(case)
+        child = os.fork()
+        if not child:
+            case.scheduler.compute(case.graph)
+            other = graphs.views()
+            other.scheduler.alloc_graph(other.graph)
+            ggml.lib.gp_record_stop(ggml.ffi.new("uint64_t *"), ggml.ffi.new("uint64_t *"))
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        case.close()
+    record = ggml.Record.read(path)
+    assert [p.pid for p in record.processes] == [os.getpid(), child]
+    assert [len(p.plans) for p in record.processes] == [1, 1]
+    assert all(p.ended for p in record.processes) and not record.damage
