@@ -45,14 +45,6 @@ _SCHEDULER_NOTES = (
         '#include "sched_trace.cpp"\n',
         until='#define SET_CAUSE(node, ...)\n#define GET_CAUSE(node) ""\n#endif\n',
     ),
-    # The struct is private to this file and allocated by calloc, so adding a first member does not
-    # change the ABI.
-    Edit(
-        "scheduler struct",
-        "struct ggml_backend_sched {\n",
-        "namespace gp { struct trace; }\n\nstruct ggml_backend_sched {\n    gp::trace * trace;\n\n",
-        replace=True,
-    ),
     Edit("start of split_graph", "    // pass 1: assign", "    GP_SPLIT_BEGIN(sched, graph);\n"),
     _stage("pass 2", "pass 2:", "PASS_2"),
     _stage("sweep gpu down", "expand gpu down\n", "GPU_DOWN"),
@@ -96,6 +88,17 @@ _SCHEDULER_NOTES = (
         "struct ggml_cgraph * graph) {\n",
         "    gp::planning gp_planning(sched, graph);\n",
         after=True,
+    ),
+)
+
+_SCHEDULER_STRUCT = (
+    # The struct is private to this file and allocated by calloc, so adding a first member does not
+    # change the ABI.
+    Edit(
+        "scheduler struct",
+        "struct ggml_backend_sched {\n",
+        "namespace gp { struct trace; }\n\nstruct ggml_backend_sched {\n    gp::trace * trace;\n\n",
+        replace=True,
     ),
 )
 
@@ -347,7 +350,9 @@ _TRAINING = (
 
 # By path below upstream's src/. native/CMakeLists.txt puts each copy where the original was.
 EDITS: dict[str, tuple[Edit, ...]] = {
-    "ggml-backend.cpp": _SCHEDULER_NOTES + _SCHEDULER_CHECKS + RUNS + reach_edits.SCHEDULER,
+    "ggml-backend.cpp": (
+        *_SCHEDULER_STRUCT, *_SCHEDULER_NOTES, *_SCHEDULER_CHECKS, *RUNS, *reach_edits.SCHEDULER,
+    ),
     "ggml-alloc.c": (
         *_ALLOCATOR_NOTES, *_ALLOCATOR_CHECKS, *rpc_edits.ALLOCATOR, *place_edits.ALLOCATOR,
     ),

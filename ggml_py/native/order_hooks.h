@@ -40,4 +40,4 @@ static void read_order(const trace * tr, const std::unordered_map<const ggml_ten
 
 } // namespace gp
 
-#define GP_ALLOC_DEPS(sched, deps) do { if (GP_TRACING(sched)) { gp::note_alloc_deps((sched)->trace, deps); } } while (0)
+#define GP_ALLOC_DEPS(sched, deps) do { if (GP_TRACING(sched)) { gp::note_alloc_deps(gp::traced(sched), deps); } } while (0)

@@ -197,7 +197,8 @@ static int32_t write_plan(sched_record & r, const gp_plan * plan) {
             bytes += tensors[plan->inputs[i].tensor].nbytes;
         }
         char text[256];
-        snprintf(text, sizeof(text), "scheduler %u, plan %d: %d nodes, %d split%s, %d cop%s (%.1f KiB); ", r.number, number, plan->n_nodes,
+        snprintf(text, sizeof(text), "scheduler %u, plan %d: %d node%s, %d split%s, %d cop%s (%.1f KiB); ", r.number, number, plan->n_nodes,
+            plan->n_nodes == 1 ? "" : "s",
             plan->n_splits, plan->n_splits == 1 ? "" : "s", plan->n_inputs, plan->n_inputs == 1 ? "y" : "ies", bytes / 1024.0);
         record_line(text + record_difference(r.plan, tensors, plan->n_nodes));
     }
@@ -213,7 +214,7 @@ struct planning {
     int                  unwinding = 0;
 
     planning(ggml_backend_sched_t sched, const ggml_cgraph * graph) {
-        if (record_on() && !(sched->trace && sched->trace->shadow)) {
+        if (record_on() && !(traced(sched) && traced(sched)->shadow)) {
             begin_planning(sched, graph);
         }
     }
@@ -230,7 +231,7 @@ struct planning {
         const auto found = r.known.find(key);
         known = found == r.known.end() ? -2 : found->second;
 #ifdef GP_RECORDER
-        s->trace->quiet = known != -2 && !s->debug;
+        traced(s)->quiet = known != -2 && !s->debug;
 #endif
     }
     ~planning() noexcept(false) {
@@ -239,7 +240,7 @@ struct planning {
         }
     }
     GP_COLD void end_planning() {
-        sched->trace->quiet = false;
+        traced(sched)->quiet = false;
         if (known == -2) {
             gp_plan * plan = read_plan(sched);
             known = plan == nullptr ? -1 : write_plan(*to, plan);
@@ -256,7 +257,7 @@ struct planning {
 
 // The scheduler's state if it is being recorded.
 static sched_record * recorded_now(ggml_backend_sched_t sched) {
-    trace * tr = sched->trace;
+    trace * tr = traced(sched);
     const bool on = record_on() && tr && tr->recorded && tr->recorded->generation == record_generation();
     return on ? tr->recorded.get() : nullptr;
 }
@@ -296,7 +297,7 @@ struct computing {
             to    = recorded_now(s);
             if (to != nullptr) {
                 record_seen(to->number, to->plan, 2);
-                if (run * r = s->trace->recording.get()) {
+                if (run * r = traced(s)->recording.get()) {
                     r->on = record_times() && record_looks(to->n_computes++);
                 }
             }

@@ -43,7 +43,7 @@ static bool each_node(ggml_tensor *, bool, void *) {
 }
 
 static run * running(ggml_backend_sched_t sched) {
-    return sched->trace && sched->trace->recording && sched->trace->recording->on ? sched->trace->recording.get() : nullptr;
+    return traced(sched) && traced(sched)->recording && traced(sched)->recording->on ? traced(sched)->recording.get() : nullptr;
 }
 
 // Records one event, from its construction to its end. Does nothing without a recording.
@@ -247,17 +247,17 @@ void gp_run_stop(ggml_backend_sched_t sched) {
 
 size_t gp_run_events(ggml_backend_sched_t sched, gp_run_event * events, size_t n, size_t * lost) {
     *lost = 0;
-    if (!sched->trace || !sched->trace->recording) {
+    if (!gp::traced(sched) || !gp::traced(sched)->recording) {
         return 0;
     }
-    const gp::run & run = *sched->trace->recording;
+    const gp::run & run = *gp::traced(sched)->recording;
     std::copy_n(run.events.begin(), std::min(n, run.events.size()), events);
     *lost = run.lost;
     return run.events.size();
 }
 
 int32_t gp_run_computes(ggml_backend_sched_t sched) {
-    return sched->trace && sched->trace->recording ? sched->trace->recording->computes : 0;
+    return gp::traced(sched) && gp::traced(sched)->recording ? gp::traced(sched)->recording->computes : 0;
 }
 
 } // extern "C"

@@ -117,12 +117,12 @@ int64_t gp_hash_find(const void * hash_set, const ggml_tensor * tensor) {
 }
 
 void gp_sched_prev(ggml_backend_sched_t sched, int32_t * n_nodes, int32_t * n_leafs) {
-    *n_nodes = sched->trace ? sched->trace->prev_n_nodes : 0;
-    *n_leafs = sched->trace ? sched->trace->prev_n_leafs : 0;
+    *n_nodes = gp::traced(sched) ? gp::traced(sched)->prev_n_nodes : 0;
+    *n_leafs = gp::traced(sched) ? gp::traced(sched)->prev_n_leafs : 0;
 }
 
 uint64_t gp_sched_n_plans(ggml_backend_sched_t sched) {
-    return sched->trace ? sched->trace->n_plans : 0;
+    return gp::traced(sched) ? gp::traced(sched)->n_plans : 0;
 }
 
 } // extern "C"

@@ -19,10 +19,12 @@
 #include "view_place.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstdio>
 #include <cstring>
 #include <deque>
 #include <memory>
+#include <mutex>
 #include <new>
 #include <string>
 #include <unordered_map>
@@ -119,12 +121,21 @@ struct trace {
     bool                          shadow = false; // of gp_sched_plan: no scheduler of the program
 };
 
-static trace * begin(ggml_backend_sched_t sched) {
-    if (sched->trace == nullptr) {
-        sched->trace = new trace();
-        sched->trace->causes.resize(sched->hash_set.size);
-    }
+// A scheduler's trace; NULL without one.
+#ifdef GP_RECORDER
+trace *& traced(ggml_backend_sched_t sched); // below: the struct of a program's own ggml-base has no room for it
+#else
+static inline trace *& traced(ggml_backend_sched_t sched) {
     return sched->trace;
+}
+#endif
+
+static trace * begin(ggml_backend_sched_t sched) {
+    if (traced(sched) == nullptr) {
+        traced(sched) = new trace();
+        traced(sched)->causes.resize(sched->hash_set.size);
+    }
+    return traced(sched);
 }
 
 // A tensor's backend; -1 if it has no slot. Upstream's macros would insert a slot.
@@ -136,10 +147,10 @@ static int32_t slot_backend(ggml_backend_sched_t sched, const ggml_tensor * t) {
 static cause * find_cause(ggml_backend_sched_t sched, const ggml_tensor * t) {
     const size_t id = ggml_hash_find(&sched->hash_set, t);
     if (id != GGML_HASHSET_FULL && ggml_bitset_get(sched->hash_set.used, id)) {
-        return &sched->trace->causes[id];
+        return &traced(sched)->causes[id];
     }
-    auto it = sched->trace->copies.find(t);
-    return it == sched->trace->copies.end() ? nullptr : &it->second;
+    auto it = traced(sched)->copies.find(t);
+    return it == traced(sched)->copies.end() ? nullptr : &it->second;
 }
 
 GP_COLD static void set_cause(ggml_backend_sched_t sched, ggml_tensor * t, const char * fmt, int arg = 0) {
@@ -162,7 +173,7 @@ GP_COLD static void set_cause(ggml_backend_sched_t sched, ggml_tensor * t, const
 
 // With upstream's debug print on, split_begin starts the trace, but pins come earlier.
 static inline bool wants_cause(ggml_backend_sched_t sched, const char * fmt) {
-    return __builtin_expect(sched->trace != nullptr && (!sched->trace->quiet || fmt[0] == 'u'), 0) || (fmt[0] == 'u' && sched->debug);
+    return __builtin_expect(traced(sched) != nullptr && (!traced(sched)->quiet || fmt[0] == 'u'), 0) || (fmt[0] == 'u' && sched->debug);
 }
 static inline bool wants_cause(ggml_backend_sched_t sched, const char * fmt, int) {
     return wants_cause(sched, fmt);
@@ -172,7 +183,7 @@ static const char * get_cause(ggml_backend_sched_t sched, const ggml_tensor * t)
     static thread_local char text[4][16]; // the debug print asks once per printf argument
     static thread_local int  next = 0;
     char * out = text[next++ % 4];
-    const cause * c = sched->trace ? find_cause(sched, t) : nullptr;
+    const cause * c = traced(sched) ? find_cause(sched, t) : nullptr;
     (c ? *c : cause{}).format(out, sizeof(text[0]));
     return out;
 }
@@ -187,7 +198,7 @@ static void note_memory(trace * tr, ggml_tensor * t) {
 
 static void note_output(ggml_backend_sched_t sched, ggml_tensor * t) {
     if (sched->n_copies > 1 && (t->flags & (GGML_TENSOR_FLAG_INPUT | GGML_TENSOR_FLAG_OUTPUT)) == GGML_TENSOR_FLAG_INPUT) {
-        sched->trace->made_outputs.push_back(t);
+        traced(sched)->made_outputs.push_back(t);
     }
 }
 
@@ -229,7 +240,7 @@ GP_COLD static void split_begin(ggml_backend_sched_t sched, ggml_cgraph * graph)
 }
 
 GP_COLD static void enter_stage(ggml_backend_sched_t sched, int32_t code) {
-    trace * tr = sched->trace;
+    trace * tr = traced(sched);
     tr->stage  = code;
     if (code == GP_STAGE_PASS_5) { // after it, the last plan's ids become the prev_ ids
         tr->prev_n_nodes = sched->graph.n_nodes;
@@ -244,13 +255,13 @@ GP_COLD static void enter_stage(ggml_backend_sched_t sched, int32_t code) {
 }
 
 static void reset(ggml_backend_sched_t sched) {
-    std::fill(sched->trace->causes.begin(), sched->trace->causes.end(), cause{});
-    sched->trace->copies.clear();
-    if (!sched->trace->pins.empty()) {
-        sched->trace->dropped = std::move(sched->trace->pin_names);
+    std::fill(traced(sched)->causes.begin(), traced(sched)->causes.end(), cause{});
+    traced(sched)->copies.clear();
+    if (!traced(sched)->pins.empty()) {
+        traced(sched)->dropped = std::move(traced(sched)->pin_names);
     }
-    sched->trace->pins.clear();
-    sched->trace->pin_names.clear();
+    traced(sched)->pins.clear();
+    traced(sched)->pin_names.clear();
 }
 
 static void restore(trace * tr) {
@@ -307,11 +318,11 @@ static bool moved(ggml_backend_sched_t sched, int n, ggml_tensor ** tensors, con
 }
 
 static void alloc_begin(ggml_backend_sched_t sched) {
-    if (sched->trace->lent.empty()) {
-        sched->trace->lent.swap(sched->trace->unallocated);
+    if (traced(sched)->lent.empty()) {
+        traced(sched)->lent.swap(traced(sched)->unallocated);
     }
     const ggml_cgraph & g = sched->graph;
-    gp_realloc_record & r = sched->trace->realloc = {};
+    gp_realloc_record & r = traced(sched)->realloc = {};
     moved(sched, g.n_nodes, g.nodes, sched->node_backend_ids, sched->prev_node_backend_ids, r) ||
     moved(sched, g.n_leafs, g.leafs, sched->leaf_backend_ids, sched->prev_leaf_backend_ids, r);
     buffer_sizes(sched, r.before);
@@ -345,7 +356,7 @@ GP_COLD static std::string unreached_of(ggml_backend_sched_t sched) {
             }
         }
     }
-    for (const rewired & w : sched->trace->rewires) {
+    for (const rewired & w : traced(sched)->rewires) {
         if (writes_source(w.node->op, w.j)) {
             return std::string("node '") + w.node->name + "' (" + ggml_op_desc(w.node) + ") updates '" + w.src->name +
                 "' in a copy, '" + w.node->src[w.j]->name + "', which is thrown away: the update is lost";
@@ -355,8 +366,8 @@ GP_COLD static std::string unreached_of(ggml_backend_sched_t sched) {
 }
 
 static void check_reach(ggml_backend_sched_t sched) {
-    if (__builtin_expect(sched->trace != nullptr && !sched->trace->unreached.empty(), 0)) {
-        GGML_ABORT("%s", sched->trace->unreached.c_str());
+    if (__builtin_expect(traced(sched) != nullptr && !traced(sched)->unreached.empty(), 0)) {
+        GGML_ABORT("%s", traced(sched)->unreached.c_str());
     }
 }
 
@@ -364,7 +375,7 @@ static void record_allocated(ggml_backend_sched_t sched, const gp_realloc_record
 static void record_freed(ggml_backend_sched_t sched);
 
 static bool allocated(ggml_backend_sched_t sched) {
-    trace * tr = sched->trace;
+    trace * tr = traced(sched);
 #ifndef GP_RECORDER
     if (gp_reach_foreign()) {
         tr->unreached = unreached_of(sched);
@@ -387,10 +398,49 @@ static bool allocated(ggml_backend_sched_t sched) {
     return true;
 }
 
+#ifdef GP_RECORDER
+// A process may have the program's own ggml-base, too, and call either: so schedulers are upstream's structs, and their
+// traces are kept beside them.
+struct traces {
+    std::mutex                                       mutex;
+    std::unordered_map<ggml_backend_sched_t, trace *> all; // a reference to a value stays valid
+    std::atomic<uint64_t>                            epoch{1}; // changes when one is erased
+};
+
+static traces & kept_traces() {
+    static traces & it = *new traces(); // threads may outlive static objects
+    return it;
+}
+
+trace *& traced(ggml_backend_sched_t sched) {
+    struct found { ggml_backend_sched_t sched; trace ** at; uint64_t epoch; };
+    static thread_local found last = { nullptr, nullptr, 0 };
+    traces & kept = kept_traces();
+    const uint64_t epoch = kept.epoch.load(std::memory_order_acquire);
+    if (last.sched != sched || last.epoch != epoch) {
+        std::lock_guard<std::mutex> guard(kept.mutex);
+        last = { sched, &kept.all[sched], epoch };
+    }
+    return *last.at;
+}
+#endif
+
+static void forget(ggml_backend_sched_t sched) {
+    record_freed(sched);
+    delete traced(sched);
+    traced(sched) = nullptr;
+#ifdef GP_RECORDER
+    traces & kept = kept_traces();
+    std::lock_guard<std::mutex> guard(kept.mutex);
+    kept.all.erase(sched);
+    kept.epoch++;
+#endif
+}
+
 } // namespace gp
 
 extern "C" int gp_sched_lent(ggml_backend_sched_t sched, ggml_tensor ** tensors) {
-    const gp::trace * tr = sched->trace;
+    const gp::trace * tr = gp::traced(sched);
     if (tr == nullptr || tr->graph == nullptr) {
         return 0;
     }
@@ -405,15 +455,15 @@ extern "C" int gp_sched_lent(ggml_backend_sched_t sched, ggml_tensor ** tensors)
     return (int) (tr->lent.size() + tr->rewires.size());
 }
 
-#define GP_KNOWN(sched)                (__builtin_expect((sched)->trace != nullptr, 0))
-#define GP_TRACING(sched)              (GP_KNOWN(sched) && !(sched)->trace->quiet)
+#define GP_KNOWN(sched)                (__builtin_expect(gp::traced(sched) != nullptr, 0))
+#define GP_TRACING(sched)              (GP_KNOWN(sched) && !gp::traced(sched)->quiet)
 #define GP_NEW(sched)                  do { if (gp::record_on()) { gp::begin(sched); } } while (0) // its pins come before its first plan
 #define SET_CAUSE(node, ...)           do { if (gp::wants_cause(sched, __VA_ARGS__)) { gp::set_cause(sched, node, __VA_ARGS__); } } while (0)
 #define GET_CAUSE(node)                gp::get_cause(sched, node)
 #define GP_SPLIT_BEGIN(sched, graph)   do { if (GP_TRACING(sched) || sched->debug) { gp::split_begin(sched, graph); } } while (0)
 #define GP_STAGE(sched, graph, code)   do { if (GP_TRACING(sched)) { gp::enter_stage(sched, code); } } while (0)
-#define GP_REWIRE(sched, node, j)      do { if (GP_TRACING(sched)) { (sched)->trace->rewires.push_back({ node, j, (node)->src[j] }); } } while (0)
+#define GP_REWIRE(sched, node, j)      do { if (GP_TRACING(sched)) { gp::traced(sched)->rewires.push_back({ node, j, (node)->src[j] }); } } while (0)
 #define GP_RESET(sched)                do { if (GP_KNOWN(sched)) { gp::reset(sched); } } while (0)
-#define GP_FREE(sched)                 do { gp::record_freed(sched); delete (sched)->trace; (sched)->trace = nullptr; } while (0)
+#define GP_FREE(sched)                 gp::forget(sched)
 #define GP_ALLOC_BEGIN(sched)          do { if (GP_KNOWN(sched)) { gp::alloc_begin(sched); } } while (0)
 #define GP_ALLOCATED(sched)            (!GP_KNOWN(sched) || gp::allocated(sched))

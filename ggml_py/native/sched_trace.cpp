@@ -243,7 +243,7 @@ struct reader {
 };
 
 static gp_plan * read_plan(ggml_backend_sched_t sched) {
-    trace * tr = sched->trace;
+    trace * tr = traced(sched);
     if (tr == nullptr || tr->graph == nullptr || sched->n_splits == 0) {
         return nullptr;
     }
@@ -317,14 +317,14 @@ struct shadow {
     // Plans `graph` as `of` would, including its pins.
     void split(ggml_backend_sched_t of, ggml_cgraph * graph) {
         GGML_ASSERT((int) sched->hash_set.size >= graph->n_nodes + graph->n_leafs);
-        if (of->trace) {
-            pin(sched, of, of->trace->pins);
-            sched->trace->dropped = of->trace->dropped;
+        if (traced(of)) {
+            pin(sched, of, traced(of)->pins);
+            traced(sched)->dropped = traced(of)->dropped;
         }
         ggml_backend_sched_split_graph(sched, graph);
     }
     ~shadow() {
-        restore(sched->trace);
+        restore(traced(sched));
         ggml_backend_sched_free(sched);
     }
     shadow(const shadow &) = delete;
@@ -369,27 +369,27 @@ bool gp_sched_measure(ggml_backend_sched_t sched, ggml_cgraph * graph, size_t * 
 
 void gp_sched_unplan(ggml_backend_sched_t sched) {
     gp_sched_restore(sched);
-    const auto pins = sched->trace ? sched->trace->pins : decltype(gp::trace::pins){};
+    const auto pins = gp::traced(sched) ? gp::traced(sched)->pins : decltype(gp::trace::pins){};
     ggml_backend_sched_reset(sched);
     gp::pin(sched, sched, pins);
 }
 
 size_t gp_sched_reallocs(ggml_backend_sched_t sched, gp_realloc_record * records, size_t n) {
-    if (sched->trace == nullptr) {
+    if (gp::traced(sched) == nullptr) {
         return 0;
     }
-    const auto & all = sched->trace->reallocs;
+    const auto & all = gp::traced(sched)->reallocs;
     const size_t m   = std::min(n, all.size());
     std::copy(all.end() - m, all.end(), records);
-    return sched->trace->n_reallocs;
+    return gp::traced(sched)->n_reallocs;
 }
 
 void gp_sched_read(ggml_backend_sched_t sched, ggml_cgraph * graph, gp_plan ** plan) {
-    *plan = sched->trace && sched->trace->graph == graph ? gp::read_plan(sched) : nullptr;
+    *plan = gp::traced(sched) && gp::traced(sched)->graph == graph ? gp::read_plan(sched) : nullptr;
 }
 
 ggml_cgraph * gp_sched_graph(ggml_backend_sched_t sched) {
-    return sched->trace ? sched->trace->graph : nullptr;
+    return gp::traced(sched) ? gp::traced(sched)->graph : nullptr;
 }
 
 void gp_plan_free(gp_plan * plan) {
@@ -400,15 +400,15 @@ void gp_plan_free(gp_plan * plan) {
 }
 
 void gp_sched_restore(ggml_backend_sched_t sched) {
-    if (sched->trace) {
-        gp::restore(sched->trace);
+    if (gp::traced(sched)) {
+        gp::restore(gp::traced(sched));
     }
 }
 
 void gp_sched_forget(ggml_backend_sched_t sched) {
-    if (sched->trace) {
-        sched->trace->graph = nullptr;
-        sched->trace->rewires.clear();
+    if (gp::traced(sched)) {
+        gp::traced(sched)->graph = nullptr;
+        gp::traced(sched)->rewires.clear();
     }
 }
 
@@ -456,8 +456,8 @@ size_t gp_sched_slots(ggml_backend_sched_t sched, gp_slot_record * slots, size_t
             for (size_t k = 0; k < per_tensor; k++) {
                 r.n_copies += sched->hv_tensor_copies[slot * per_tensor + k] != nullptr;
             }
-            if (sched->trace) {
-                sched->trace->causes[slot].format(r.cause, sizeof(r.cause));
+            if (gp::traced(sched)) {
+                gp::traced(sched)->causes[slot].format(r.cause, sizeof(r.cause));
             }
         }
         count++;

@@ -76,6 +76,29 @@ def defines(path: Path, symbol: str = MADE) -> bool:
     return False
 
 
+def soname(path: Path) -> str | None:
+    """The name that programs linked with the library ask for; None if it has none."""
+    with opened(path) as elf:
+        for section in elf.iter_sections():
+            if isinstance(section, DynamicSection):
+                for tag in section.iter_tags():
+                    if tag.entry.d_tag == "DT_SONAME":
+                        return str(tag.soname)
+    return None
+
+
+def exported(path: Path) -> set[str]:
+    """The C functions and data that a library exports."""
+    with opened(path) as elf:
+        section = elf.get_section_by_name(".dynsym")
+        if not isinstance(section, SymbolTableSection):
+            return set()
+        return {
+            symbol.name for symbol in section.iter_symbols()
+            if symbol["st_shndx"] != "SHN_UNDEF" and not symbol.name.startswith("_")
+        }  # fmt: skip
+
+
 def calls_through_loader(path: Path, symbol: str = MADE) -> bool:
     """Whether a call of the function inside the file goes through the loader, which then finds ours
     first."""

@@ -7,7 +7,9 @@ names of all ops and types must be equal.
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
 import re
 import subprocess
 import sys
@@ -17,9 +19,11 @@ from typing import Any, NamedTuple
 
 from ..builds.script import find_script, folder_of
 from ..errors import ArgumentError, NotBuiltError
+from . import elf
 
 LIBRARY, SIMULATOR = "libggml_py_record.so", "libggml_py_sim.so"
 _PROBE = Path(__file__).with_name("probe.py")
+_ROOM = 200  # bytes of a name, as native/record/CMakeLists.txt leaves them
 _USUAL_NAME = 64  # upstream's GGML_MAX_NAME
 
 
@@ -50,12 +54,36 @@ def recorder_for(library: Path, upstream: str | None = None, build: bool = True)
         facts = json.loads((folder / "recorder.json").read_text(encoding="utf-8"))
         wrong = _unlike(library, ours)
         if not wrong:
-            return Recorder(ours, facts["label"], _doubt(library, own, facts))
+            return Recorder(_named(ours, library), facts["label"], _doubt(library, own, facts))
         why = why or f"that of ggml {facts['label']}: they differ in {wrong}"
     raise ArgumentError(
         f"{library} (ggml {version}) does not fit what would record it, {why}. It is a fork or was "
         "built with other settings; another release may fit: --upstream RELEASE"
     )
+
+
+def _named(ours: Path, library: Path) -> Path:
+    """The recorder with the name of the program's ggml-base: then the loader takes it for that, and
+    a program that asks its own library for functions (dlsym, ctypes) gets ours.
+
+    Not if the library has more than ggml-base in it, or functions that ours lacks: then both are
+    loaded, and ours is found first.
+    """
+    name = elf.soname(library) or library.name
+    if elf.exported(library) - elf.exported(ours) or len(name) > _ROOM:
+        return ours
+    content = ours.read_bytes()
+    room = re.search(rb"ggml_py_record_x+\0", content)
+    if room is None:
+        return ours
+    target = ours.with_name(f"as-{hashlib.sha256(name.encode()).hexdigest()[:12]}") / ours.name
+    if not target.is_file():
+        target.parent.mkdir(exist_ok=True)
+        padded = name.encode().ljust(len(room[0]), b"\0")
+        temporary = target.with_name(f".{os.getpid()}")
+        temporary.write_bytes(content[: room.start()] + padded + content[room.end() :])
+        temporary.replace(target)
+    return target
 
 
 def _unlike(library: Path, ours: Path) -> str:
@@ -138,7 +166,8 @@ def _releases() -> Sequence[dict[str, Any]]:
 def simulator_for(recorder: Recorder, build: bool = True) -> Path:
     """The module with simulated devices for programs of the same release, made at need. Raises
     `NotBuiltError`."""
-    facts = json.loads(recorder.library.with_name("recorder.json").read_text(encoding="utf-8"))
+    folder = next(f for f in recorder.library.parents if (f / "recorder.json").is_file())
+    facts = json.loads((folder / "recorder.json").read_text(encoding="utf-8"))
     return _folder(recorder.release, facts["max_name"], build, "--simulator") / SIMULATOR
 
 

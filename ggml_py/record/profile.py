@@ -1,171 +1,173 @@
-"""Upstream's profile as JSON, and its times by the nodes of a plan.
-
-The profile is that of a proposal which is not in upstream: llama.cpp's pull request #21160 (open in
-August 2026), in which `--profile --profile-output FILE.json` or GGML_PROFILE=FILE.json has
-`ggml_backend_sched_write_profiling_json` write one. The format is taken from that function, as
-public forks of the branch have it: version 2 in zgiles/llama.cpp (202799b6), version 3 in
-JingliangGao/llama.cpp-OpenCL (9c6a9758), and of version 1 from the branch's tools/profiler
-(zgiles/llama.cpp, 3b80d46b). The branch may change it, so other versions are refused.
-
-Required: "profiler": "ggml", "version", and "records", each with "type" (0 op, 1 copy), "name" (the
-op, or copy_H2D, copy_D2H, copy_D2D), "backend_id", "split_id", "start_ns", "duration_ns" and
-"bytes". "backends" has the "id" and "name" of each backend. Version 2 adds the sources' shapes,
-"ne_src0" to "ne_src2" (zeros: not known). Version 3 has "tensor_name", "ne", "ne_src" for all
-sources instead, and more that is not read here. In version 1 the branch contradicts itself about
-whose shape "ne" is, so it is not used.
-
-What the writer does that matters here: for each compute it writes the ops of backend 0 in their
-order, then those of backend 1, and so on, then the copies; nothing says where a compute begins.
-CUDA's records all start at 0. A copy's input is named in "extra". Names are not escaped.
-"""
+"""The times of a plan's nodes and copies in a profile that upstream's profiler wrote."""
 
 from __future__ import annotations
 
-import json
-import os
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..files.reading import read_file
+from .profile_file import COPY, ProfileRecord, UpstreamProfile
+from .profile_file import read_profile as read_profile
+from .profile_places import RecordFits, computes_in, is_view, record_places
 
 if TYPE_CHECKING:
     from ..plan import Plan
-    from .profile_join import Joined
+    from ..trace.plan_tensor import PlanTensor
 
-OP, COPY = TYPES = ("op", "copy")
-VERSIONS = (1, 2, 3)
+SHOWN = 5  # of the unmatched records
+_OTHER = "in a compute of another graph"
+_VIEW = "a view, which computes nothing"
 
 
-class ProfileRecord(NamedTuple):
-    """One op or copy of one compute."""
+class NodeTimes(NamedTuple):
+    """The times of a node, or of the copy of a tensor to a backend, in ns, one for each compute
+    that recorded it."""
 
-    type: str  # "op" or "copy"
-    name: str  # ggml's name of the op, or the copy's direction
-    backend_id: int  # index into the scheduler's backends; a copy's: where it goes
-    split_id: int
-    start_ns: int  # of a clock that begins anywhere; 0 from CUDA
-    duration_ns: int
-    bytes: int  # of the op's result, or copied
-    tensor: str  # the node's name, or the copied tensor's; "" if it is not given
-    extra: str  # the name of a fusion; "" if there is none
-    ne: tuple[int, ...]  # of the result; () if it is not known
-    ne_src: tuple[tuple[int, ...], ...]  # of each source; () for one that is not known
+    tensor: PlanTensor
+    kind: str  # "op" or "copy"
+    backend: str  # that computes it, or that it is copied to
+    ns: tuple[int, ...]
+
+    @property
+    def total(self) -> int:
+        """In all computes, ns."""
+        return sum(self.ns)
+
+    @property
+    def mean(self) -> float | None:
+        """In one compute, ns; None without a record."""
+        return self.total / len(self.ns) if self.ns else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON."""
+        return {
+            "id": self.tensor.id, "name": self.tensor.name, "kind": self.kind,
+            "op": self.tensor.record.op_desc, "backend": self.backend, "ns": list(self.ns),
+            "total_ns": self.total, "mean_ns": self.mean,
+        }  # fmt: skip
+
+
+class Unmatched(NamedTuple):
+    """A record that belongs to no node or copy of the plan."""
+
+    at: int  # index into the profile's records
+    record: ProfileRecord
+    why: str
+
+    def __str__(self) -> str:
+        tensor = f" '{self.record.tensor}'" if self.record.tensor else ""
+        return f"record {self.at}, {self.record.name}{tensor}: {self.why}"
 
 
 @dataclass(frozen=True)
-class Profile:
-    """A profile as it was written."""
+class Joined:
+    """A profile's times by the nodes and copies of a plan.
 
-    version: int
-    backends: tuple[str, ...]  # by id; () if the file does not list them
-    records: tuple[ProfileRecord, ...]
+    Each record is matched by name, by order, or not: the three numbers add up to all records. By
+    name: the record has the tensor's name, and no other node of that op, backend and shape has it.
+    By order: the record has no name or several nodes have it, so that only its place tells which.
+    """
 
-    def backend(self, id: int) -> str:
-        """The name of a backend; "" if the file does not say."""
-        return self.backends[id] if 0 <= id < len(self.backends) else ""
+    computes: int  # of this plan, as far as records tell
+    nodes: tuple[NodeTimes, ...]  # that are computed, in the plan's order
+    copies: tuple[NodeTimes, ...]  # in the order of splits and their inputs
+    by_name: int
+    by_order: int
+    unmatched: int
+    first_unmatched: tuple[Unmatched, ...]
+    reasons: dict[str, int] = field(default_factory=dict)  # why records are unmatched, how many
+
+    @property
+    def matched(self) -> int:
+        """Records that belong to a node or copy."""
+        return self.by_name + self.by_order
+
+    def headline(self) -> str:
+        """The counts, in a line."""
+        n_timed = sum(bool(t.ns) for t in self.nodes)
+        return (
+            f"{self.computes} computes, {n_timed} of {len(self.nodes)} nodes with times; records: "
+            f"{self.by_name} matched by name, {self.by_order} by order only, "
+            f"{self.unmatched} unmatched"
+        )
+
+    def __str__(self) -> str:
+        rows = [("node", "op", "backend", "n", "total us", "mean us")]
+        for t in (*self.nodes, *self.copies):
+            op = "copy" if t.kind == COPY else t.tensor.record.op_desc
+            mean = "-" if t.mean is None else f"{t.mean / 1e3:.1f}"
+            total = f"{t.total / 1e3:.1f}" if t.ns else "-"
+            name = " ".join(t.tensor.name.split())
+            rows.append((name, op, t.backend, str(len(t.ns)), total, mean))
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = [self.headline()]
+        for row in rows:
+            cells = [c.ljust(w) if i < 3 else c.rjust(w)
+                     for i, (c, w) in enumerate(zip(row, widths, strict=True))]  # fmt: skip
+            lines.append("  ".join(cells).rstrip())
+        lines += [f"unmatched: {n} {why}" for why, n in self.reasons.items()]
+        lines += [f"  {one}" for one in self.first_unmatched]
+        return "\n".join(lines)
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it as JSON."""
+        return {
+            "computes": self.computes, "matched": self.matched, "by_name": self.by_name,
+            "by_order": self.by_order, "unmatched": self.unmatched, "reasons": dict(self.reasons),
+            "first_unmatched": [
+                {"index": u.at, "why": u.why, "record": u.record._asdict()}
+                for u in self.first_unmatched
+            ],
+            "nodes": [t.to_dict() for t in self.nodes],
+            "copies": [t.to_dict() for t in self.copies],
+        }  # fmt: skip
 
 
-def read_profile(path: str | os.PathLike[str]) -> Profile:
-    """Reads a profile. Raises ValueError with what is wrong and where if the file is none, or of an
-    unknown version, and OSError if it cannot be read."""
-    text = read_file(path).decode("utf-8", "replace")  # names are cut after 63 bytes
-    try:
-        data = json.loads(text, strict=False)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(
-            f"{path} is not JSON: {error}. If a tensor's name has a quote or a backslash: the "
-            "profiler writes names as they are"
-        ) from None
-    try:
-        return _profile(data)
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from None
-
-
-def join(profile: Profile, plan: Plan) -> Joined:
+def join(profile: UpstreamProfile, plan: Plan) -> Joined:
     """The times of a plan's nodes and copies in a profile.
 
     A record belongs to a node if backend (by name) and op agree, and whatever else the record
     tells: the tensor's name, the shapes of result and sources. Of several such nodes it is the next
-    in the order of computation. Records become times only as whole computes: from the first node
-    that the profile has to the last, in the plan's order, where a node may have no record (it was
-    fused) but a record without a node makes it another graph's compute. That is known to end only
-    where the order of backends begins again, or where the plan's first node is recorded; records
-    until then are unmatched. Nothing tells computes of two graphs apart whose records look alike.
+    in the order of computation.
+
+    Only whole computes count. They begin with the first node that any record could be of, end with
+    the last node or copy, and in between follow the plan's order. They may lack nodes (fused, or on
+    a backend that is not profiled), but none that other computes have for certain; and each of
+    their records has a node. Otherwise these records are unmatched: they are another graph's.
+    Graphs whose records look the same cannot be told apart.
 
     Raises ValueError for a plan without shapes, which was read from a log or snapshot.
     """
-    from .profile_join import joined
-
-    return joined(profile, plan)
-
-
-def _profile(data: Any) -> Profile:
-    if not isinstance(data, dict) or data.get("profiler") != "ggml":
-        raise ValueError('it is not a profile: expected an object with "profiler": "ggml"')
-    version = data.get("version")
-    if type(version) is not int or version not in VERSIONS:
-        raise ValueError(f"version {version!r} of the profile is unknown: expected 1, 2 or 3")
-    records = data.get("records")
-    if not isinstance(records, list):
-        raise ValueError('"records" is not a list')
-    return Profile(
-        version, _backends(data.get("backends", [])),
-        tuple(_record(record, i, version) for i, record in enumerate(records)),
+    if plan.capture.source != "scheduler":
+        raise ValueError(
+            f"this plan was read from a {plan.capture.source}, which does not have the shapes of "
+            "all tensors: plan the graph, or load a record or a .json file"
+        )
+    places, n_nodes = record_places(profile, plan)
+    fits = RecordFits(profile, plan, places)
+    of_record = [fits.of(record) for record in profile.records]
+    times: list[list[int]] = [[] for _ in places]
+    by_name = by_order = computes = 0
+    matched: set[int] = set()
+    for compute in computes_in(profile.records, of_record):
+        computes += 1
+        for i, place in compute:
+            matched.add(i)
+            times[place].append(profile.records[i].duration_ns)
+            if profile.records[i].tensor and len(of_record[i].places) == 1:
+                by_name += 1
+            else:
+                by_order += 1
+    why = {
+        i: _VIEW if is_view(record) else of_record[i].why or _OTHER
+        for i, record in enumerate(profile.records)
+        if i not in matched
+    }
+    rows = [NodeTimes(*place, tuple(ns)) for place, ns in zip(places, times, strict=True)]
+    nodes = sorted(rows[:n_nodes], key=lambda row: row.tensor.id)
+    first = [Unmatched(i, profile.records[i], why[i]) for i in list(why)[:SHOWN]]
+    reasons = dict(Counter(why.values()).most_common())
+    return Joined(
+        computes, tuple(nodes), tuple(rows[n_nodes:]), by_name, by_order, len(why), tuple(first),
+        reasons,
     )  # fmt: skip
-
-
-def _backends(rows: Any) -> tuple[str, ...]:
-    if not isinstance(rows, list):
-        raise ValueError('"backends" is not a list')
-    for i, row in enumerate(rows):
-        if not isinstance(row, dict) or row.get("id") != i or not isinstance(row.get("name"), str):
-            raise ValueError(f'backends[{i}] is not an object with "id": {i} and a "name"')
-    return tuple(row["name"] for row in rows)
-
-
-def _record(row: Any, i: int, version: int) -> ProfileRecord:
-    if not isinstance(row, dict):
-        raise ValueError(f"records[{i}] is not an object")
-
-    def number(key: str, least: int | None = 0) -> int:
-        value = row.get(key)
-        if type(value) is not int or (least is not None and value < least):
-            raise ValueError(f'records[{i}]: "{key}" is {value!r}, expected a whole number')
-        return value
-
-    def text(key: str) -> str:
-        value = row.get(key)
-        if not isinstance(value, str | None):
-            raise ValueError(f'records[{i}]: "{key}" is {value!r}, expected a text or null')
-        return value or ""
-
-    kind = number("type")
-    if kind >= len(TYPES):
-        raise ValueError(f'records[{i}]: "type" is {kind}, expected 0 (op) or 1 (copy)')
-    if not (name := text("name")):
-        raise ValueError(f'records[{i}] has no "name"')
-    extra, tensor = text("extra"), text("tensor_name")
-    if kind == 1:
-        tensor, extra = tensor or extra, ""
-    shapes: list[Any] = []
-    ne: tuple[int, ...] = ()
-    if version == 2:
-        shapes = [row.get(f"ne_src{s}", []) for s in range(3)]
-    elif version == 3:
-        ne, shapes = _shape(row.get("ne", []), i), row.get("ne_src", [])
-    if not isinstance(shapes, list):
-        raise ValueError(f'records[{i}]: "ne_src" is {shapes!r}, expected a list of shapes')
-    return ProfileRecord(
-        TYPES[kind], name, number("backend_id", None), number("split_id", None),
-        number("start_ns"), number("duration_ns"), number("bytes"), tensor, extra, ne,
-        tuple(_shape(shape, i) for shape in shapes),
-    )  # fmt: skip
-
-
-def _shape(value: Any, i: int) -> tuple[int, ...]:
-    """A shape; () if all its numbers are 0, which stands for one that is not known."""
-    ok = isinstance(value, list) and len(value) in (0, 4) and all(type(n) is int for n in value)
-    if not ok:
-        raise ValueError(f"records[{i}]: {value!r} is not a shape: expected four whole numbers")
-    return tuple(value) if any(value) else ()
