@@ -22,8 +22,8 @@ from pathlib import Path
 
 import models
 
-from ggml_py.record import launch
-from ggml_py.record.identify import recorder_for
+from ggml_py.record.programs import launch
+from ggml_py.record.programs.identify import recorder_for
 
 MODEL = "110M-q4_0"
 TESTS = {"prompt 512": "pp512", "decode 64": "tg64"}

@@ -30,9 +30,9 @@ from models import reference
 
 from ggml_py import Record
 from ggml_py.boundary.ffi import BUILD
-from ggml_py.record import launch
-from ggml_py.record.devices import sims_text
-from ggml_py.record.identify import recorder_for, simulator_for
+from ggml_py.record.programs import launch
+from ggml_py.record.programs.devices import sims_text
+from ggml_py.record.programs.identify import recorder_for, simulator_for
 from ggml_py.scheduler.replay import replay
 from ggml_py.sim.given import named_devices
 

@@ -15,7 +15,7 @@ from ..trace.names import counted
 from .shared.options import as_json, echo_json
 
 if TYPE_CHECKING:
-    from ..record.identify import Recorder
+    from ..record.programs.identify import Recorder
 
 _SUFFIX = ".ggrec"
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
@@ -145,7 +145,7 @@ def command(
         raise click.UsageError("give the program to record: ggml-py record -- PROGRAM ARGS...")
     if as_json:
         raise click.UsageError("--json goes with --of: a record is read with `ggml-py view --json`")
-    from ..record import launch
+    from ..record.programs import launch
 
     options = launch.Options(
         run=what["run"], quiet=quiet, max_size=what["max_size"], every=what["every"],
@@ -153,13 +153,13 @@ def command(
     )  # fmt: skip
     sims = None
     if devices:
-        from ..record.devices import sims_text
+        from ..record.programs.devices import sims_text
 
         sims = sims_text(devices)  # before anything is built: it may be refused
     recorder = _recorder(program, upstream, library, not no_build)
     given = None
     if sims:
-        from ..record.identify import simulator_for
+        from ..record.programs.identify import simulator_for
 
         given = simulator_for(recorder, not no_build), sims
     if as_environment:
@@ -183,8 +183,8 @@ def _recorder(
     program: Sequence[str], upstream: str | None, library: str | None, build: bool
 ) -> Recorder:
     """What is put in front of the program, after saying what is uncertain."""
-    from ..record.find import find
-    from ..record.identify import recorder_for
+    from ..record.programs.find import find
+    from ..record.programs.identify import recorder_for
 
     if library is not None:
         libraries = [Path(library)]
@@ -206,7 +206,7 @@ def _recorder(
 def _print_environment(
     recorder: Recorder, output: str | None, options: Any, sims: tuple[Path, str] | None
 ) -> None:
-    from ..record import launch
+    from ..record.programs import launch
 
     if output is None:
         raise click.UsageError("--env needs -o DIR, the folder for a file of each process")

@@ -5,12 +5,13 @@ from __future__ import annotations
 import tempfile
 import webbrowser
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..trace.names import counted
 from .shared.options import as_json, echo_json
-from .shared.output import check_output, save
+from .shared.output import check_output, check_target, save
 from .shared.records import choice_options, is_record, read_record, table, to_dict
 from .shared.source import saved_plans, saved_run
 
@@ -38,6 +39,20 @@ if TYPE_CHECKING:
 @click.option("--dump", type=int, metavar="N", help="Which debug print of a log, from 0.")
 @choice_options
 @click.option("--run", "as_run", is_flag=True, help="Of a record: the times of its computes.")
+@click.option(
+    "--profile",
+    type=click.Path(exists=True, dir_okay=False),
+    metavar="FILE",
+    help="Join the times of upstream's profiler (its JSON, llama.cpp #21160) to the plan.",
+)
+@click.option(
+    "--op-tests",
+    "op_tests",
+    type=click.Path(dir_okay=False),
+    metavar="OUT",
+    help="Write the ops of the plan, or of all plans of a record, for `test-backend-ops "
+    "--test-file OUT`.",
+)
 @as_json
 def command(
     file: str,
@@ -51,6 +66,8 @@ def command(
     numbers: tuple[int, ...],
     when: str | None,
     as_run: bool,
+    profile: str | None,
+    op_tests: str | None,
     as_json: bool,
 ) -> None:
     """Show a plan as a page for a browser, or in another format.
@@ -69,6 +86,8 @@ def command(
     ggml-py view llama-bench.ggrec
     ggml-py view llama-bench.ggrec --plan 3 -o plan.html
     ggml-py view llama-bench.ggrec --run
+    ggml-py view llama-bench.ggrec --op-tests ops.txt
+    ggml-py view llama-bench.ggrec --when decode --profile profile.json
     """
     if html is not None:
         if output is not None or format_ is not None:
@@ -80,7 +99,13 @@ def command(
         check_output(output, format_, force)
     if as_json and (output is not None or open_):
         raise click.UsageError("--json prints: give it without -o and --open")
-    listed = not (as_run or numbers or when or other or output or open_) and is_record(file)
+    if op_tests is not None:
+        check_target(op_tests, force)
+        _write_op_tests(file, op_tests, dump, numbers, when)
+        return
+    listed = not (as_run or profile or numbers or when or other or output or open_) and is_record(
+        file
+    )
     if listed:
         record = read_record(file)
         echo_json(to_dict(record)) if as_json else click.echo(table(record))
@@ -96,6 +121,9 @@ def command(
     compared = plans[1] if other is not None else None
     if dump is not None and not any(map(_is_log, (source, compared))):
         raise click.UsageError(f"--dump applies to logs only, and not to {file}")
+    if profile is not None:
+        _show_profile(profile, source, as_json)
+        return
     if output is not None:
         save(source, output, format_, compared, force)
         click.echo(f"{output}: {_headline(source)}", err=True)
@@ -114,6 +142,36 @@ def command(
             show(source)
         else:
             show_diff(source.diff(compared))
+
+
+def _write_op_tests(
+    file: str, target: str, dump: int | None, numbers: tuple[int, ...], when: str | None
+) -> None:
+    """Writes the ops, with the numbers of the release that a record is of."""
+    from ..record.op_tests import left_out, write_op_tests
+
+    names: dict[str, Any] = {}
+    if is_record(file) and not numbers and when is None:
+        record = read_record(file)
+        plans = [one.plan for one in record]
+        names = {name: record.processes[0].head[name] for name in ("ops", "types")}
+    else:
+        plans = _saved([file], dump, numbers, when)
+    n = write_op_tests(plans, target, **names)
+    skipped = left_out(plans)
+    why = f"; left out {len(skipped)}: {skipped[0].why}" if skipped else ""
+    click.echo(f"{target}: {counted(n, 'op')} of {counted(len(plans), 'plan')}{why}", err=True)
+
+
+def _show_profile(file: str, source: Plan | Run, as_json: bool) -> None:
+    from ..plan import Plan
+    from ..record.profile import join
+    from ..record.profile_file import read_profile
+
+    if not isinstance(source, Plan):
+        raise click.UsageError("--profile is joined to a plan, and this is a run")
+    joined = join(read_profile(file), source)
+    echo_json(joined.to_dict()) if as_json else click.echo(str(joined))
 
 
 def _recorded_run(file: str) -> Run:

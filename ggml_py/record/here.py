@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from ..boundary.arguments import integer
 from ..boundary.ffi import BUILD, ffi, lib
 from ..errors import BusyError, MissingFunctionError
-from .launch import new_file
+from .programs.launch import new_file
 
 if TYPE_CHECKING:
     from .session import Record

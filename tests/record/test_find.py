@@ -11,7 +11,7 @@ import pytest
 from cli_runs import COMMAND, fails, run
 
 from ggml_py.errors import ArgumentError
-from ggml_py.record import elf, find
+from ggml_py.record.programs import elf, find
 
 # A program that calls the scheduler, and a library that could be ggml's.
 PROGRAM = """

@@ -22,6 +22,11 @@ def check_output(
         exporter_for(path, format, runs)
     except ValueError as error:
         raise click.UsageError(str(error)) from None
+    check_target(path, force)
+
+
+def check_target(path: str, force: bool) -> None:
+    """Raises for a file that cannot be written, or that exists, unless `force`."""
     folder = Path(path).absolute().parent
     if not folder.is_dir():
         raise FileNotFoundError(f"{path}: cannot be written: there is no folder {folder}")

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..errors import ArgumentError
+from ...errors import ArgumentError
 from .identify import Recorder
 
 # What a terminal or a supervisor sends: to the program, which decides. Ctrl-C and Ctrl-\ reach it

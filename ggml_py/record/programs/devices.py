@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from .. import enums
-from ..errors import ArgumentError
-from ..sim.card import CardProfile
-from ..sim.text import sim_device_of
+from ... import enums
+from ...errors import ArgumentError
+from ...sim.card import CardProfile
+from ...sim.text import sim_device_of
 
 _ORDERS = {None: 0, "none": 0, "metal": 2, "card": 3}  # enum gp_sim_order
 _BATCHES = {"rows": 0, "products": 1, "ne1": 2}  # enum gp_sim_batch

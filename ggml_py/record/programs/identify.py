@@ -17,8 +17,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..builds.script import find_script, folder_of
-from ..errors import ArgumentError, NotBuiltError
+from ...builds.script import find_script, folder_of
+from ...errors import ArgumentError, NotBuiltError
 from . import elf
 
 LIBRARY, SIMULATOR = "libggml_py_record.so", "libggml_py_sim.so"

@@ -16,7 +16,7 @@ from elftools.elf.relocation import RelocationSection
 from elftools.elf.sections import SymbolTableSection
 from elftools.elf.segments import InterpSegment
 
-from ..errors import ArgumentError
+from ...errors import ArgumentError
 
 MADE = "ggml_backend_sched_new"  # every program that plans a graph calls it
 _MACHINES = {"x86_64": "EM_X86_64", "aarch64": "EM_AARCH64", "riscv64": "EM_RISCV"}
@@ -83,7 +83,7 @@ def soname(path: Path) -> str | None:
             if isinstance(section, DynamicSection):
                 for tag in section.iter_tags():
                     if tag.entry.d_tag == "DT_SONAME":
-                        return str(tag.soname)
+                        return str(getattr(tag, "soname"))  # noqa: B009  (added by pyelftools)
     return None
 
 

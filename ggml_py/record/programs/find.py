@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from ..errors import ArgumentError
+from ...errors import ArgumentError
 from . import elf
 
 _SHARED = "-DBUILD_SHARED_LIBS=ON"
