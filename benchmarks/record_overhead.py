@@ -34,7 +34,7 @@ ALONE = "alone"
 def environments(recorder, folder: Path) -> dict[str, dict[str, str]]:
     """The variables of each way to run."""
     def recorded(run: bool) -> dict[str, str]:
-        options = launch.Options(run=run, quiet=True)
+        options = launch.RecordOptions(run=run, quiet=True)
         return launch.environment(recorder, f"{folder}/", options, os.environ)
 
     return {ALONE: {}, "recorded": recorded(False), "recorded, --run": recorded(True)}

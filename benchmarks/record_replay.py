@@ -83,7 +83,7 @@ def compared(bench, path, folder, recorder, module, setting) -> list[object]:
     file = folder / "one.ggrec"
     file.unlink(missing_ok=True)
     sims = sims_text(names)
-    options = launch.Options(quiet=True)
+    options = launch.RecordOptions(quiet=True)
     given = (module, sims) if sims else None
     done = subprocess.run(
         [bench, "-m", path, *_ASKED, *words], capture_output=True, text=True, check=False,

@@ -147,7 +147,7 @@ def command(
         raise click.UsageError("--json goes with --of: a record is read with `ggml-py view --json`")
     from ..record.programs import launch
 
-    options = launch.Options(
+    options = launch.RecordOptions(
         run=what["run"], quiet=quiet, max_size=what["max_size"], every=what["every"],
         first=what["first"] or 0,
     )  # fmt: skip

@@ -155,7 +155,7 @@ class Profile:
     A `strict` profile answers yes only where the record leaves no doubt.
     """
 
-    def __init__(self, record: profile_rows.Record, strict: bool) -> None:
+    def __init__(self, record: profile_rows.DeviceRecord, strict: bool) -> None:
         self.name = record.name
         self.strict = strict
         self._record = record

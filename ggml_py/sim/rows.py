@@ -49,7 +49,7 @@ def parsed(params: str) -> Row:
     return dict(map(_param, _BETWEEN.split(params)))
 
 
-class Record:
+class DeviceRecord:
     """The rows of one device, by op. `title` says where they come from; `age` is the first of the
     releases that we know with these very rows, "" if none has them."""
 
@@ -67,7 +67,7 @@ class Record:
         raise NotImplementedError
 
 
-class BuiltRecord(Record):
+class BuiltRecord(DeviceRecord):
     """Rows from the build's `profiles.zip`. The rows of an op are read when they are needed."""
 
     def __init__(self, path: Path, name: str, index: dict[str, Any], release: str) -> None:
@@ -94,7 +94,7 @@ class BuiltRecord(Record):
         return found
 
 
-class FileRecord(Record):
+class FileRecord(DeviceRecord):
     """Rows from a user's CSV file."""
 
     def __init__(self, path: Path) -> None:
@@ -152,7 +152,7 @@ def names() -> tuple[str, ...]:
     return tuple(_archive()[1]["profiles"])
 
 
-def record_of(name: str) -> Record:
+def record_of(name: str) -> DeviceRecord:
     """The record of a profile of this build, or of a CSV file.
 
     Raises `UnknownDeviceError` with the known names, `ArgumentError` for a file without a record.

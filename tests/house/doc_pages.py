@@ -23,6 +23,8 @@ PAGES += [DOCS / "index.md", *sorted((DOCS / "cookbook").glob("*_*.md"))]
 PAGES += sorted(p for p in (DOCS / "causes").glob("*.md") if p.name != "README.md")
 PAGES = [page for page in PAGES if page.exists()]
 WITH_LIBLLAMA = [DOCS / "ANY_MODEL.md"]  # tests/llama runs these
+WITH_PROGRAMS = [DOCS / "ANY_PROGRAM.md"]  # tests/record runs these, with upstream's programs
+OTHERS = [*WITH_LIBLLAMA, *WITH_PROGRAMS]
 # Use the commands of this Python.
 ENV = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
 ENV |= {"COLUMNS": "100"}
@@ -56,7 +58,7 @@ def blocks(page):
 
 def others(page):
     """The blocks that are neither run as the page's examples nor compared with their output."""
-    if page not in (*PAGES, *WITH_LIBLLAMA):
+    if page not in (*PAGES, *OTHERS):
         return blocks(page)
     seen = [part for (_language, code), shown in examples(page) for part in (code, shown)]
     return [block for block in blocks(page) if block.text not in seen]
@@ -108,5 +110,6 @@ def refresh(page):
 
 
 if __name__ == "__main__":
-    for page in (*PAGES, *WITH_LIBLLAMA):
-        refresh(page)
+    for page in (*PAGES, *OTHERS):
+        if not sys.argv[1:] or page.stem in sys.argv[1:]:
+            refresh(page)

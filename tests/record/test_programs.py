@@ -7,6 +7,7 @@ import signal
 import subprocess
 import time
 
+import doc_pages
 import pytest
 from cli_runs import COMMAND
 from placements import blank
@@ -137,7 +138,7 @@ def test_a_program_that_is_killed_leaves_a_readable_record(oracle, model, tmp_pa
 
 def test_a_full_disk_and_an_unwritable_path(oracle, recorder, model, tmp_path):
     bench = oracle.bin / "llama-bench"
-    env = launch.environment(recorder, "/dev/full", launch.Options(), {})
+    env = launch.environment(recorder, "/dev/full", launch.RecordOptions(), {})
     done = alone(bench, "-m", model, *BENCH, env=env)
     assert done.returncode == 0 and "No space left on device" in done.stderr
     assert "the program goes on" in done.stderr
@@ -222,3 +223,40 @@ def test_a_script_that_opens_ggml_itself(oracle, tmp_path, opened):
     assert done.returncode == 0, done.stderr
     (one,) = ggml.Record.read(tmp_path / "x")
     assert [(n.op, n.backend) for n in one.plan.nodes] == [("SQR", "CPU")] and one.computed == 1
+
+
+def _shell(oracle, folder):
+    """Runs a command as a user's shell would, with the programs on its PATH."""
+    path = f"{oracle.bin}{os.pathsep}{doc_pages.ENV['PATH']}"
+    env = {**doc_pages.ENV, "PATH": path}
+    return lambda command: subprocess.run(
+        ["bash", "-c", command], cwd=folder, env=env, text=True, check=False,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    ).stdout  # fmt: skip
+
+
+def _lasting(text):
+    """Without times, process ids and sizes of files."""
+    return re.sub(r" +[\d.]+ s  |\[\d+\](?= sched)|[\d,]+ bytes;", "", text).strip()
+
+
+def test_the_readme_shows_what_happens(oracle, tmp_path):
+    write_llama(tmp_path / "model.gguf", LlamaSpec())
+    run = _shell(oracle, tmp_path)
+    text = (doc_pages.DOCS.parent / "README.md").read_text()
+    block = text.partition("## Look at the program you run\n\n```\n")[2].partition("```")[0]
+    parts = re.split(r"(?m)^\$ (.*)\n", block)[1:]
+    assert len(parts) == 4
+    for command, shown in zip(parts[::2], parts[1::2], strict=True):
+        assert _lasting(run(command)) == _lasting(shown), command
+
+
+def test_the_page_prints_what_is_shown(oracle, monkeypatch):
+    (page,) = doc_pages.WITH_PROGRAMS
+    path = f"{oracle.bin}{os.pathsep}{doc_pages.ENV['PATH']}"
+    monkeypatch.setitem(doc_pages.ENV, "PATH", path)
+    examples = doc_pages.examples(page)
+    printed = doc_pages.run([code for code, _shown in examples])
+    for (code, shown), said in zip(examples, printed, strict=True):
+        lines = [line.rstrip() for line in said.splitlines()]
+        assert lines == (shown or "").splitlines(), code

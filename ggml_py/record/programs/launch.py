@@ -23,7 +23,7 @@ _FROM_KEYS = ("SIGINT", "SIGQUIT")
 
 
 @dataclass(frozen=True)
-class Options:
+class RecordOptions:
     """What is recorded. `max_size` is in bytes and of each process; `every` and `first` count
     plans, see `ggml-py record --help`."""
 
@@ -43,7 +43,7 @@ class Options:
 def environment(
     recorder: Recorder,
     target: str,
-    options: Options,
+    options: RecordOptions,
     inherited: Mapping[str, str],
     sims: tuple[Path, str] | None = None,
 ) -> dict[str, str]:
