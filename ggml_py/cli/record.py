@@ -117,6 +117,7 @@ def command(
     of: str | None,
     as_json: bool,
     devices: tuple[str, ...],
+    defines: tuple[str, ...],
     program: tuple[str, ...],
     **what: Any,
 ) -> None:
@@ -156,7 +157,7 @@ def command(
         from ..record.programs.devices import sims_text
 
         sims = sims_text(devices)  # before anything is built: it may be refused
-    recorder = _recorder(program, upstream, library, not no_build)
+    recorder = _recorder(program, upstream, library, not no_build, defines)
     given = None
     if sims:
         from ..record.programs.identify import simulator_for
@@ -180,7 +181,11 @@ def command(
 
 
 def _recorder(
-    program: Sequence[str], upstream: str | None, library: str | None, build: bool
+    program: Sequence[str],
+    upstream: str | None,
+    library: str | None,
+    build: bool,
+    defines: Sequence[str],
 ) -> Recorder:
     """What is put in front of the program, after saying what is uncertain."""
     from ..record.programs.find import find
@@ -190,7 +195,7 @@ def _recorder(
         libraries = [Path(library)]
     else:
         libraries = list(dict.fromkeys(found.library for found in find(program, os.environ)))
-    known = {lib: recorder_for(lib, upstream, build) for lib in libraries}
+    known = {lib: recorder_for(lib, upstream, build, defines) for lib in libraries}
     if len({(r.library, r.release) for r in known.values()}) > 1:
         listed = "".join(f"\n  {lib} (ggml {r.release})" for lib, r in known.items())
         raise click.UsageError(

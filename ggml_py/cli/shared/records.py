@@ -119,6 +119,19 @@ def choose(record: Record, source: str, number: int | None, when: str | None) ->
     )
 
 
+# "sched" is the scheduler that made the plan first.
+_COLUMNS = (
+    "plan", "sched", "kind", "tokens", "nodes", "splits", "copies", "copied", "computed"
+)  # fmt: skip
+
+
+def _row(*cells: object) -> str:
+    plan, sched, kind, *rest = map(str, cells)
+    widths = (6, 5, 6, 6, 9, 8)
+    more = " ".join(f"{cell:>{width}}" for cell, width in zip(rest, widths, strict=True))
+    return f"  {plan:>4} {sched:>5} {kind:8} {more}"
+
+
 def table(record: Record) -> str:
     """The plans of a record, one a line, below each process."""
     lines: list[str] = []
@@ -128,18 +141,15 @@ def table(record: Record) -> str:
         lines += [f"  {_about(process)}"] if _about(process) else []
         mine = [plan for plan in record.plans if plan.process is process]
         if mine:
-            lines.append(
-                f"  {'plan':>4} {'kind':8} {'tokens':>6} {'nodes':>5} {'splits':>6} {'copies':>6} "
-                f"{'copied':>9} {'computed':>8}  unlike the plan before"
-            )
+            lines.append(f"{_row(*_COLUMNS)}  unlike the plan before")
         for plan in mine:
             tokens = "-" if plan.n_tokens is None else str(plan.n_tokens)
             realloc = f"; memory laid out: {plan.reasons[0]}" if plan.reasons else ""
-            lines.append(
-                f"  {plan.index:4} {plan.kind:8} {tokens:>6} {plan.n_nodes:5} {plan.n_splits:6} "
-                f"{plan.n_copies:6} {format_bytes(plan.copy_bytes):>9} {plan.computed:8,}  "
-                f"{plan.difference}{realloc}"
-            )
+            row = _row(
+                plan.index, plan.scheduler, plan.kind, tokens, plan.n_nodes, plan.n_splits,
+                plan.n_copies, format_bytes(plan.copy_bytes), f"{plan.computed:,}",
+            )  # fmt: skip
+            lines.append(f"{row}  {plan.difference}{realloc}")
     return "\n".join(lines)
 
 
@@ -162,7 +172,8 @@ def to_dict(record: Record) -> dict[str, Any]:
         ],
         "plans": [
             {
-                "plan": p.index, "pid": p.process.pid, "scheduler": p.scheduler, "kind": p.kind,
+                "plan": p.index, "pid": p.process.pid, "scheduler": p.scheduler,
+                "thread": p.thread, "kind": p.kind,
                 "n_tokens": p.n_tokens, "n_nodes": p.n_nodes, "n_splits": p.n_splits,
                 "n_copies": p.n_copies, "copy_bytes": p.copy_bytes, "planned": p.planned,
                 "allocated": p.allocated, "computed": p.computed, "first": p.first, "last": p.last,

@@ -33,12 +33,18 @@ class Recorder(NamedTuple):
     library: Path
     release: str  # the label in vendor/upstream.toml
     doubt: str  # what is not certain; "" if nothing
+    of: Path  # the program's own library,
+    sha256: str  # and its hash
+    defines: tuple[str, ...] = ()  # with which the recorder was built
 
 
-def recorder_for(library: Path, upstream: str | None = None, build: bool = True) -> Recorder:
+def recorder_for(
+    library: Path, upstream: str | None = None, build: bool = True, defines: Sequence[str] = ()
+) -> Recorder:
     """The recorder for a program whose scheduler is in `library`, made at need. `upstream`
-    overrides what the library says of its release. Raises `ArgumentError` for a release that is
-    not known or does not fit, `NotBuiltError` if the recorder is not there and cannot be made."""
+    overrides what the library says of its release; `defines` are settings that it was built with,
+    as "GGML_SCHED_MAX_COPIES=8" (GGML_MAX_NAME is seen). Raises `ArgumentError` for a release that
+    is not known or does not fit, `NotBuiltError` if the recorder cannot be made."""
     own = _probed(library, 0, 0)
     version = own["ggml_version"]
     if version is None and upstream is None:
@@ -49,12 +55,16 @@ def recorder_for(library: Path, upstream: str | None = None, build: bool = True)
     names = None if own["max_name"] == _USUAL_NAME else int(own["max_name"])
     why = ""
     for release in _releases_called(upstream or version, library):
-        folder = _folder(release, names, build)
+        folder = _folder(release, names, build, defines=defines)
         ours = folder / LIBRARY
         facts = json.loads((folder / "recorder.json").read_text(encoding="utf-8"))
         wrong = _unlike(library, ours)
         if not wrong:
-            return Recorder(_named(ours, library), facts["label"], _doubt(library, own, facts))
+            digest = hashlib.sha256(library.read_bytes()).hexdigest()
+            doubt = _doubt(library, own, facts)
+            return Recorder(
+                _named(ours, library), facts["label"], doubt, library, digest, tuple(defines)
+            )
         why = why or f"that of ggml {facts['label']}: they differ in {wrong}"
     raise ArgumentError(
         f"{library} (ggml {version}) does not fit what would record it, {why}. It is a fork or was "
@@ -168,11 +178,18 @@ def simulator_for(recorder: Recorder, build: bool = True) -> Path:
     `NotBuiltError`."""
     folder = next(f for f in recorder.library.parents if (f / "recorder.json").is_file())
     facts = json.loads((folder / "recorder.json").read_text(encoding="utf-8"))
-    return _folder(recorder.release, facts["max_name"], build, "--simulator") / SIMULATOR
+    kind = "--simulator"
+    return _folder(recorder.release, facts["max_name"], build, kind, recorder.defines) / SIMULATOR
 
 
-def _folder(release: str, names: int | None, build: bool, what: str = "--recorder") -> Path:
-    arguments = [what, "--upstream", release]
+def _folder(
+    release: str,
+    names: int | None,
+    build: bool,
+    what: str = "--recorder",
+    defines: Sequence[str] = (),
+) -> Path:
+    arguments = [what, "--upstream", release, *(word for d in defines for word in ("-D", d))]
     arguments += [] if names is None else ["--max-name", str(names)]
     found = folder_of(*arguments, "--no-build", quiet=True)
     if found is None and build:

@@ -49,7 +49,10 @@ def environment(
 ) -> dict[str, str]:
     """The variables that make a program record itself into `target`: a file, or a folder with "/"
     at its end. `sims` are the module with simulated devices, and their text."""
-    about = {"release": recorder.release, "doubt": recorder.doubt}
+    about = {
+        "release": recorder.release, "doubt": recorder.doubt, "library": str(recorder.of),
+        "sha256": recorder.sha256,
+    }  # fmt: skip
     preloaded = [str(recorder.library), inherited.get("LD_PRELOAD", "")]
     devices = {} if sims is None else {"GGML_BACKEND_PATH": str(sims[0]), "GGML_PY_SIMS": sims[1]}
     return {
