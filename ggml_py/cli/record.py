@@ -89,6 +89,13 @@ class _Size(click.ParamType):  # type: ignore[type-arg]
     metavar="LIB",
     help="The library with the program's ggml, if it is not found.",
 )
+@click.option(
+    "-D",
+    "defines",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="A setting that the program's ggml was built with, as in GGML_SCHED_MAX_COPIES=8.",
+)
 @click.option("--no-build", is_flag=True, help="Do not build what is missing for that release.")
 @click.option(
     "--env",

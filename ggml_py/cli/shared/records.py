@@ -70,8 +70,11 @@ def is_record(source: str) -> bool:
         return False
     from ...record.stream import MAGIC
 
-    with open_file(source) as file:
-        return file.read(len(MAGIC)) == MAGIC
+    try:
+        with open_file(source) as file:
+            return file.read(len(MAGIC)) == MAGIC
+    except OSError:
+        return False  # whoever reads it says why
 
 
 def read_record(source: str) -> Record:
