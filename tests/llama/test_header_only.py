@@ -246,7 +246,7 @@ def test_graphs_are_ours_or_libllamas(whole):
 def not_built(monkeypatch):
     """As on a machine where libllama was not built, and cannot be."""
     monkeypatch.setattr(library, "_loaded", [])
-    monkeypatch.setattr(library, "_asked", lambda _command, _stderr: None)
+    monkeypatch.setattr(library, "folder_of", lambda *_arguments, quiet=False: None)
 
 
 def test_without_libllama_an_error_says_how_to_get_it(whole, not_built):

@@ -19,8 +19,8 @@ def path(tmp_path_factory):
 def test_view_lists_the_plans(path):
     text = ok("view", path)
     head, columns, first, second = text.splitlines()
-    assert head.startswith("python[") and columns.split()[:2] == ["plan", "kind"]
-    assert first.split()[:3] == ["0", "other", "-"] and first.endswith("for the first time")
+    assert head.startswith("python[") and columns.split()[:3] == ["plan", "sched", "kind"]
+    assert first.split()[:4] == ["0", "0", "other", "-"] and first.endswith("for the first time")
     assert second.endswith("first; memory laid out: for the first time")
     data = json.loads(ok("view", path, "--json"))
     assert [p["computed"] for p in data["plans"]] == [4, 0]
@@ -32,7 +32,7 @@ def test_which_plan_is_meant(path):
     assert ok("view", path, "--when", "other") == ok("view", path, "--plan", 0)
     error = fails("plan", path, code=2)
     assert "has 2 plans: choose one with --plan N or --when other" in error
-    assert "  plan kind " in error  # the list
+    assert "  plan sched kind " in error  # the list
     assert "--plan 2: " in fails("plan", path, "--plan", 2, code=2)
     assert "has no such plan, only: other" in fails("plan", path, "--when", "decode", code=2)
     assert "exclude each other" in fails("plan", path, "--plan", 1, "--when", "other", code=2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -65,8 +66,8 @@ def replayed(plan: Plan, source: str, weights: tuple[str, ...], options: dict[st
 
 
 def is_record(source: str) -> bool:
-    """Whether that file is a record."""
-    if source == "-":
+    """Whether that file is a record. A pipe, which can be read only once, is none."""
+    if not Path(source).is_file():
         return False
     from ...record.stream import MAGIC
 
