@@ -203,13 +203,15 @@ def _recorder(
     else:
         libraries = list(dict.fromkeys(found.library for found in find(program, os.environ)))
     known = {lib: recorder_for(lib, upstream, build, defines) for lib in libraries}
-    if len({(r.library, r.release) for r in known.values()}) > 1:
+    if len({r.plain for r in known.values()}) > 1:
         listed = "".join(f"\n  {lib} (ggml {r.release})" for lib, r in known.items())
         raise click.UsageError(
             f"{program[0]} may use any of these, which are of several releases: name the one that "
             f"it uses with --library{listed}"
         )
     recorder = next(iter(known.values()))
+    if len({r.library for r in known.values()}) > 1:  # copies under several names
+        recorder = recorder._replace(library=recorder.plain)
     if recorder.doubt:
         click.echo(f"ggml-py record: {recorder.doubt}", err=True)
     return recorder

@@ -55,7 +55,7 @@ struct gp_tensor_record {
     int32_t  copy_index;              // copies: which of the n_copies
     int32_t  stage;                   // gp_plan.stages code of the rule that assigned it
     char     cause[16];               // upstream's cause code, "" if none was set
-    char     name[64];
+    char     name[GGML_MAX_NAME];     // 64, but in recorders of programs that were built with another
     char     op_desc[32];
     int32_t  passes[GP_N_STAGES];     // nodes and leafs: backend after pass 1, each sweep of 2, 3 and 4
     int32_t  pin;                     // backend that set_tensor_backend asked for

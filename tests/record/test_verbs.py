@@ -19,7 +19,7 @@ def path(tmp_path_factory):
 def test_view_lists_the_plans(path):
     text = ok("view", path)
     head, columns, first, second = text.splitlines()
-    assert head.startswith("python[") and columns.split()[:3] == ["plan", "sched", "kind"]
+    assert head.startswith("python") and columns.split()[:3] == ["plan", "sched", "kind"]
     assert first.split()[:4] == ["0", "0", "other", "-"] and first.endswith("for the first time")
     assert second.endswith("first; memory laid out: for the first time")
     data = json.loads(ok("view", path, "--json"))

@@ -33,6 +33,7 @@ class Recorder(NamedTuple):
     library: Path
     release: str  # the label in vendor/upstream.toml
     doubt: str  # what is not certain; "" if nothing
+    plain: Path  # the same without the name of the program's library
     of: Path  # the program's own library,
     sha256: str  # and its hash
     defines: tuple[str, ...] = ()  # with which the recorder was built
@@ -63,7 +64,7 @@ def recorder_for(
             digest = hashlib.sha256(library.read_bytes()).hexdigest()
             doubt = _doubt(library, own, facts)
             return Recorder(
-                _named(ours, library), facts["label"], doubt, library, digest, tuple(defines)
+                _named(ours, library), facts["label"], doubt, ours, library, digest, tuple(defines)
             )
         why = why or f"that of ggml {facts['label']}: they differ in {wrong}"
     raise ArgumentError(
@@ -108,7 +109,7 @@ def _unlike(library: Path, ours: Path) -> str:
 def _doubt(library: Path, own: dict[str, Any], facts: dict[str, Any]) -> str:
     """What is not certain of the release. A package of that very release is."""
     version, commit = own["ggml_version"], own["ggml_commit"] or "unknown"
-    if version != facts["ggml_version"]:
+    if version is None or version.removesuffix("-dirty") != facts["ggml_version"]:
         return (
             f"planned by the scheduler of ggml {facts['ggml_version']}; the program's own is "
             f"{version or 'of an unknown release'}"
@@ -140,7 +141,9 @@ def _releases_called(wanted: str, library: Path) -> list[str]:
     `ArgumentError` with the nearest."""
     found = [
         str(row["label"]) for row in _releases()
-        if wanted in (row["label"], row["ggml"], row["version"], f"b{row['build']}")
+        if wanted.removesuffix("-dirty") in (
+            row["label"], row["ggml"], row["version"], f"b{row['build']}"
+        )
     ]  # fmt: skip
     if found:
         return found
