@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
+
+_RECORDER = "libggml_py_record"
 
 
 def _stop(*_signal: object) -> None:
@@ -15,8 +18,18 @@ def _stop(*_signal: object) -> None:
     os._exit(130)
 
 
+def _without_recorder() -> None:
+    """In a shell that records its programs (`ggml-py record --env`): starts again without that, as
+    our own ggml records itself."""
+    if _RECORDER in os.environ.get("LD_PRELOAD", ""):
+        kept = [p for p in os.environ["LD_PRELOAD"].split(":") if _RECORDER not in p]
+        left = {k: v for k, v in os.environ.items() if not k.startswith("GGML_PY_RECORD")}
+        os.execve(sys.executable, sys.orig_argv, {**left, "LD_PRELOAD": ":".join(kept)})
+
+
 def main() -> None:
     """Runs a verb. Errors go to stderr. Exit status: 1 = failed, 2 = wrong usage, 130 = Ctrl-C."""
+    _without_recorder()
     try:
         usual = signal.getsignal(signal.SIGINT)
         if usual is signal.default_int_handler:  # else it is ignored, or handled by someone else

@@ -86,6 +86,11 @@ def _open(build: dict[str, Any]) -> Any:
     path = build["folder"] / "_ggml.abi3.so"
     if build.get("sanitize"):
         _check_sanitizers(build)
+    if "libggml_py_record" in os.environ.get("LD_PRELOAD", ""):
+        raise NotBuiltError(
+            "this process is recorded as another program's (`ggml-py record`, LD_PRELOAD): ggml_py "
+            "records itself, `with ggml_py.record(path):`"
+        )
     try:
         with _blas_without_threads():
             return load("ggml_py._ggml", path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shlex
@@ -164,7 +165,7 @@ def command(
         from ..record.programs.devices import sims_text
 
         sims = sims_text(devices)  # before anything is built: it may be refused
-    recorder = _recorder(program, upstream, library, not no_build, defines)
+    recorder = _recorder(program, upstream, library, not no_build, defines, as_environment)
     given = None
     if sims:
         from ..record.programs.identify import simulator_for
@@ -181,9 +182,12 @@ def command(
     except BaseException:
         _remove_empty(path)
         raise
-    if not quiet or not path.stat().st_size:
-        click.echo(f"ggml-py record: {_ended(path)}", err=True)
-    _remove_empty(path)
+    # The program's status counts, whatever became of the record or of who reads our lines.
+    with contextlib.suppress(OSError):
+        said = _ended(path)
+        _remove_empty(path)
+        if not quiet or not path.exists():
+            click.echo(f"ggml-py record: {said}", err=True)
     launch.end_as(status)
 
 
@@ -193,15 +197,21 @@ def _recorder(
     library: str | None,
     build: bool,
     defines: Sequence[str],
+    shared: bool,
 ) -> Recorder:
     """What is put in front of the program, after saying what is uncertain."""
     from ..record.programs.find import find
     from ..record.programs.identify import recorder_for
 
+    # A program that asks its library for functions itself (ctypes, dlsym) has to find ours under
+    # that library's name. A program of another release cannot be told then: not for linked ones.
+    linked = shared
     if library is not None:
-        libraries = [Path(library)]
+        libraries = [Path(library).absolute()]
     else:
-        libraries = list(dict.fromkeys(found.library for found in find(program, os.environ)))
+        found = find(program, os.environ)
+        libraries = list(dict.fromkeys(one.library for one in found))
+        linked = linked or all(one.how in ("linked with", "beside") for one in found)
     known = {lib: recorder_for(lib, upstream, build, defines) for lib in libraries}
     if len({r.plain for r in known.values()}) > 1:
         listed = "".join(f"\n  {lib} (ggml {r.release})" for lib, r in known.items())
@@ -210,7 +220,7 @@ def _recorder(
             f"it uses with --library{listed}"
         )
     recorder = next(iter(known.values()))
-    if len({r.library for r in known.values()}) > 1:  # copies under several names
+    if linked or len({r.library for r in known.values()}) > 1:  # or copies under several names
         recorder = recorder._replace(library=recorder.plain)
     if recorder.doubt:
         click.echo(f"ggml-py record: {recorder.doubt}", err=True)
@@ -242,6 +252,8 @@ def _ended(path: Path) -> str:
     """What came of it, in a line."""
     from ..record.session import Record
 
+    if not path.exists():
+        return f"{path} was moved or removed while the program ran"
     size = path.stat().st_size
     if not size:
         return (
@@ -259,8 +271,9 @@ def _ended(path: Path) -> str:
 
 
 def _remove_empty(path: Path) -> None:
-    if path.exists() and not path.stat().st_size:
-        path.unlink()
+    with contextlib.suppress(OSError):
+        if not path.stat().st_size:
+            path.unlink()
 
 
 def _list(folder: str, as_json: bool) -> None:

@@ -100,6 +100,8 @@ def command(
     if as_json and (output is not None or open_):
         raise click.UsageError("--json prints: give it without -o and --open")
     if op_tests is not None:
+        if as_json:
+            raise click.UsageError("--op-tests writes a file: give it without --json")
         check_target(op_tests, force)
         _write_op_tests(file, op_tests, dump, numbers, when)
         return
@@ -178,6 +180,11 @@ def _recorded_run(file: str) -> Run:
     """The computes of the first process that has some."""
     record = read_record(file)
     timed = [process for process in record.processes if process.runs] or record.processes
+    if len(timed) > 1:
+        click.echo(
+            f"{file} has computes of {len(timed)} processes: these are of "
+            f"{timed[0].program}[{timed[0].pid}], ggml_py.Record has the others", err=True,
+        )  # fmt: skip
     return timed[0].run
 
 

@@ -9,6 +9,8 @@
 
 #include <fcntl.h>
 #include <pthread.h>
+#include <signal.h>
+#include <sys/stat.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -59,7 +61,41 @@ uint32_t crc32(uint32_t crc, const void * data, size_t size) {
     return ~crc;
 }
 
+// While it lives, a write to a closed pipe or beyond a limit of the shell fails, and sends no signal that would end the
+// program.
+class without_signals {
+    sigset_t ours, before;
+    bool     had[2];
+
+  public:
+    without_signals() {
+        sigemptyset(&ours);
+        sigaddset(&ours, SIGPIPE);
+        sigaddset(&ours, SIGXFSZ);
+        sigset_t pending;
+        sigpending(&pending);
+        had[0] = sigismember(&pending, SIGPIPE) == 1;
+        had[1] = sigismember(&pending, SIGXFSZ) == 1;
+        pthread_sigmask(SIG_BLOCK, &ours, &before);
+    }
+    ~without_signals() {
+        const int saved = errno;
+        const int numbers[2] = { SIGPIPE, SIGXFSZ };
+        for (int i = 0; i < 2; i++) {
+            sigset_t one;
+            sigemptyset(&one);
+            sigaddset(&one, numbers[i]);
+            const timespec now = { 0, 0 };
+            while (!had[i] && sigtimedwait(&one, nullptr, &now) > 0) {
+            }
+        }
+        pthread_sigmask(SIG_SETMASK, &before, nullptr);
+        errno = saved;
+    }
+};
+
 bool write_all(int fd, iovec * parts, int n) {
+    const without_signals quiet;
     while (n > 0) {
         const ssize_t done = writev(fd, parts, n < 64 ? n : 64);
         if (done < 0 && errno == EINTR) {
@@ -82,15 +118,41 @@ bool write_all(int fd, iovec * parts, int n) {
     return true;
 }
 
+// Whether `fd` is the record's file. A program may close descriptors that it does not know, and open its own files.
+bool is_file(int fd, uint64_t device, uint64_t inode) {
+    struct stat found;
+    return fd >= 0 && fstat(fd, &found) == 0 && found.st_dev == device && found.st_ino == inode;
+}
+
+// Above the numbers that a program's own files get, and those that it may have closed: 0, 1, 2.
+int moved_up(int fd) {
+    for (int least : { 900, 200, 60, 10 }) {
+        const int high = fcntl(fd, F_DUPFD_CLOEXEC, least);
+        if (high >= 0) {
+            close(fd);
+            return high;
+        }
+    }
+    return fd;
+}
+
 } // namespace
 
 bool record::put(const char type[5], const std::vector<section> & sections) {
     if (failed) {
         return false;
     }
+    if (!is_file(fd, device, inode)) {
+        fd = moved_up(open(path.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC));
+        if (!is_file(fd, device, inode)) {
+            failed = EBADF;
+            record_say("the program has closed " + path + ", or it was moved: the record ends here, the program goes on");
+            return false;
+        }
+    }
     struct section_head { char tag[8]; uint64_t size; };
     std::vector<section_head> heads(sections.size());
-    chunk_head chunk = { { 'G', 'P', 'C', 'K' }, {}, 0, (uint32_t) getpid(), 0, record_now() };
+    chunk_head chunk = { { 'G', 'P', 'C', 'K' }, {}, 0, id, 0, record_now() };
     memcpy(chunk.type, type, 4);
     std::vector<iovec> parts;
     parts.push_back({ &chunk, sizeof(chunk) });
@@ -112,9 +174,14 @@ bool record::put(const char type[5], const std::vector<section> & sections) {
     for (size_t i = 1; i < parts.size(); i++) {
         chunk.crc = crc32(chunk.crc, parts[i].iov_base, parts[i].iov_len);
     }
+    const bool counts = memcmp(type, "head", 4) == 0 || memcmp(type, "note", 4) == 0 || memcmp(type, "seen", 4) == 0;
+    if (!counts && size + sizeof(chunk) + chunk.size > options.max_size) {
+        n_left_out++;
+        return false;
+    }
     if (!write_all(fd, parts.data(), (int) parts.size())) {
         failed = errno;
-        fprintf(stderr, "ggml-py record: cannot write %s: %s; the record ends here, the program goes on\n", path.c_str(), strerror(failed));
+        record_say("cannot write " + path + ": " + strerror(failed) + "; the record ends here, the program goes on");
         return false;
     }
     size += sizeof(chunk) + chunk.size;
@@ -169,12 +236,21 @@ namespace {
 // Returns errno.
 int open_record(std::unique_ptr<record> mine) {
     if (!mine->path.empty() && mine->path.back() == '/') {
-        mine->path += std::string(record_program()) + "-" + std::to_string(getpid()) + ".ggrec";
+        char more[64];
+        snprintf(more, sizeof(more), "-%d-%08x.ggrec", (int) getpid(), mine->id); // process 1 of a container is not the only one
+        mine->path += record_program() + std::string(more);
     }
     mine->fd = open(mine->path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
     if (mine->fd < 0) {
         return errno;
     }
+    mine->fd = moved_up(mine->fd);
+    struct stat made;
+    if (fstat(mine->fd, &made) != 0) {
+        return errno;
+    }
+    mine->device = made.st_dev;
+    mine->inode  = made.st_ino;
     mine->began = mine->flushed = record_now();
     if (lseek(mine->fd, 0, SEEK_END) == 0) {
         iovec part = { const_cast<char *>(MAGIC), sizeof(MAGIC) };
@@ -201,7 +277,7 @@ void open_wanted() {
     }
     const std::string path = wanted->path;
     if (const int error = open_record(std::move(wanted))) {
-        fprintf(stderr, "ggml-py record: cannot write %s: %s; the program goes on without a record\n", path.c_str(), strerror(error));
+        record_say("cannot write " + path + ": " + strerror(error) + "; the program goes on without a record");
         recording_on = false;
     }
 }
@@ -216,12 +292,13 @@ void in_child() {
     if (current) {
         std::unique_ptr<record> mine(new record());
         mine->fd      = current->fd;
+        mine->device  = current->device;
+        mine->inode   = current->inode;
         mine->path    = current->path;
         mine->about   = current->about;
         mine->options = current->options;
         mine->began   = mine->flushed = record_now();
-        mine->n_schedulers = current->n_schedulers; // schedulers of the parent keep their numbers
-        mine->schedulers   = current->schedulers;
+        mine->n_schedulers = current->n_schedulers; // numbers are not used twice
         current.swap(mine);
         current->head();
         generation++;
@@ -273,15 +350,20 @@ void record_at_need(const std::string & path, const std::string & about, const g
     recording_on    = true;
 }
 
+void record_say(const std::string & text) {
+    const std::string line = "ggml-py record: " + text + "\n";
+    iovec part = { const_cast<char *>(line.data()), line.size() };
+    if (!write_all(STDERR_FILENO, &part, 1) && current) {
+        current->options.lines = false; // nobody reads them
+    }
+}
+
 void record_line(const std::string & text) {
     std::lock_guard<std::mutex> guard(record_lock);
     if (current && current->options.lines) {
         char when[64];
-        snprintf(when, sizeof(when), "ggml-py record: %8.3f s  ", (record_now() - current->began) / 1e9);
-        const std::string line = when + std::string(record_program()) + "[" + std::to_string(getpid()) + "] " + text + "\n";
-        if (write(STDERR_FILENO, line.data(), line.size()) < 0) {
-            current->options.lines = false; // nobody reads them
-        }
+        snprintf(when, sizeof(when), "%8.3f s  ", (record_now() - current->began) / 1e9);
+        record_say(when + std::string(record_program()) + "[" + std::to_string(getpid()) + "] " + text);
     }
 }
 
@@ -305,6 +387,13 @@ int gp_record_start(const char * path, const char * about, const gp_record_optio
     gp::generation++;
     gp::recording_on = true;
     return 0;
+}
+
+void gp_record_flush(void) {
+    std::lock_guard<std::mutex> guard(gp::record_lock);
+    if (gp::current) {
+        gp::current->flush();
+    }
 }
 
 int gp_record_stop(uint64_t * written, uint64_t * left_out) {

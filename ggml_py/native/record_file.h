@@ -1,7 +1,7 @@
 // The file of a record: chunks of sections, and the numbers of what has been written. No knowledge of schedulers.
 //
 //   file     MAGIC, then chunks
-//   chunk    struct chunk_head, then `size` bytes; its CRC-32 is over both
+//   chunk    struct chunk_head, which tells processes apart by a random number, then `size` bytes; its CRC-32 is over both
 //   payload  for "head" and "note": JSON; for others sections: char tag[8], uint64_t size, then so many bytes
 //
 // Several processes may append to one file: a chunk is one write. Each process begins with a chunk "head".

@@ -222,6 +222,7 @@ struct planning {
         sched_record & r = recorded_of(s);
         if (!record_looks(r.n_plannings++)) {
             r.plan = -1;
+            record_left_out();
             return;
         }
         sched = s;
@@ -274,6 +275,9 @@ static void record_allocated(ggml_backend_sched_t sched, const gp_realloc_record
     record_realloc(to->number, to->plan, r);
     char text[320];
     const char * than = r.kind == GP_REALLOC_BACKEND ? "moved to another backend's memory" : "needs more memory than it had";
+    if (to->plan < 0) {
+        return;
+    }
     if (r.have == 0 && (r.kind == GP_REALLOC_NODES || r.kind == GP_REALLOC_LEAFS)) {
         return; // the first time
     }
@@ -286,6 +290,26 @@ static void record_allocated(ggml_backend_sched_t sched, const gp_realloc_record
     record_line(text);
 }
 
+// A scheduler that planned its graph before the record began, or before a fork, and computes it now.
+GP_COLD static sched_record * adopted(ggml_backend_sched_t sched) {
+    trace * tr = traced(sched);
+    if (tr == nullptr || tr->shadow) {
+        return nullptr;
+    }
+    sched_record & r = recorded_of(sched);
+#ifndef GP_RECORDER // which notes nothing about plans that it knows
+    gp_plan * plan = read_plan(sched);
+    if (plan != nullptr) {
+        r.plan = write_plan(r, plan);
+        gp_plan_free(plan);
+        record_seen(r.number, r.plan, 1);
+        return &r;
+    }
+#endif
+    record_left_out();
+    return &r;
+}
+
 // A call of compute_splits. Opened before the events, closed after the last.
 struct computing {
     sched_record * to = nullptr;
@@ -295,6 +319,9 @@ struct computing {
         if (record_on()) {
             sched = s;
             to    = recorded_now(s);
+            if (to == nullptr) {
+                to = adopted(s);
+            }
             if (to != nullptr) {
                 record_seen(to->number, to->plan, 2);
                 if (run * r = traced(s)->recording.get()) {

@@ -38,7 +38,9 @@ void count(pair_of key, int what) {
     }
     (what == 0 ? s.planned : what == 1 ? s.allocated : s.computed)++;
     s.last = time;
-    if (time - current->flushed > 1000000000) {
+    // What it is, reserved or computed, is known at once; how often, once a second.
+    const bool first = (what == 1 && s.allocated == 1) || (what == 2 && s.computed == 1);
+    if (first || time - current->flushed > 1000000000) {
         current->flush();
     }
 }
@@ -114,9 +116,9 @@ int32_t record_plan(gp_record_plan head, const std::vector<gp_tensor_record> & t
         r.n_left_out++;
         if (!r.failed && !r.said_full && r.options.lines) {
             r.said_full = true;
-            fprintf(stderr, r.options.first && r.n_plans >= r.options.first ?
-                "ggml-py record: %llu plans are written (--first): later ones are only counted\n" :
-                "ggml-py record: %llu plans fill the record (--max-size): later ones are only counted\n", (unsigned long long) r.n_plans);
+            const bool by_number = r.options.first && r.n_plans >= r.options.first;
+            record_say(std::to_string(r.n_plans) + (r.n_plans == 1 ? " plan is" : " plans are") +
+                (by_number ? " written (--first)" : " written, and the record is full (--max-size)") + ": later ones are only counted");
         }
         return -1;
     }

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <memory>
 #include <mutex>
+#include <random>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -32,6 +33,8 @@ struct pair_hash {
 
 struct record {
     int               fd = -1;
+    uint64_t          device = 0, inode = 0; // of the file
+    uint32_t          id = std::random_device()(); // of this process in the file: containers share process ids
     std::string       path, about;
     gp_record_options options = {};
     uint64_t          size = 0;      // bytes written by this process
@@ -64,6 +67,7 @@ extern std::atomic<uint64_t>   record_every;
 extern std::atomic<bool>       record_timing;
 
 int64_t     record_now(); // ns since the epoch
+void        record_say(const std::string & text); // a line on standard error; under `record_lock`
 void        open_wanted(); // what `record_at_need` asked for; under `record_lock`
 std::string record_tables(); // names of ops, types and enumerators, as members of a JSON object
 std::string record_layouts();

@@ -63,6 +63,8 @@ GGML_BACKEND_API const char * gp_record_tables(void);
 // errno if the file cannot be written; EALREADY if this process is being recorded. In a recorded program the
 // environment starts it (record/recorder.cpp).
 GGML_BACKEND_API int gp_record_start(const char * path, const char * about, const struct gp_record_options * options);
+// Writes the counts that are not in the file yet.
+GGML_BACKEND_API void gp_record_flush(void);
 // Ends it. Returns 0, or the errno of what could not be written. Fills in how many plans were written and left out.
 GGML_BACKEND_API int gp_record_stop(uint64_t * written, uint64_t * left_out);
 

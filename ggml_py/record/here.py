@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from ..boundary.arguments import integer
 from ..boundary.ffi import BUILD, ffi, lib
-from ..errors import BusyError, MissingFunctionError
+from ..errors import ArgumentError, BusyError, MissingFunctionError
 from .programs.launch import new_file
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class SelfRecord:
         first: int | None,
         force: bool,
     ) -> None:
-        self.path = Path(path)
+        self.path = Path(path).absolute()
         self.n_plans = 0
         self.left_out = 0
         self._force = force
@@ -52,15 +52,19 @@ class SelfRecord:
             raise MissingFunctionError(
                 "this build of ggml is not instrumented, so it cannot record"
             )
+        global _current
+        if _current is not None:
+            raise BusyError(_BUSY)
         new_file(self.path, self._force)
         about = {"release": BUILD["label"], "doubt": ""}
         options = ffi.new("struct gp_record_options *", self._options)
         failed = lib.gp_record_start(os.fsencode(self.path), json.dumps(about).encode(), options)
         if failed == errno.EALREADY:
             self.path.unlink()
-            raise BusyError("this process is being recorded already: end that record first")
+            raise BusyError(_BUSY)
         if failed:
             raise OSError(failed, os.strerror(failed), str(self.path))
+        _current = self
         return self
 
     def __exit__(
@@ -69,6 +73,10 @@ class SelfRecord:
         _value: BaseException | None,
         _traceback: TracebackType | None,
     ) -> None:
+        global _current
+        if _current is not self:
+            raise ArgumentError("this record has not begun, or has ended")
+        _current = None
         counts = ffi.new("uint64_t[2]")
         failed = lib.gp_record_stop(counts, counts + 1)
         self.n_plans, self.left_out = int(counts[0]), int(counts[1])
@@ -76,7 +84,13 @@ class SelfRecord:
             raise OSError(failed, os.strerror(failed), str(self.path))
 
     def read(self) -> Record:
-        """What was recorded. Raises ValueError if no scheduler planned a graph."""
+        """What was recorded, within the block: so far."""
         from .session import Record
 
+        if _current is self:
+            lib.gp_record_flush()
         return Record.read(self.path)
+
+
+_BUSY = "this process is being recorded already: end that record first"
+_current: SelfRecord | None = None

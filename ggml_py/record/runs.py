@@ -64,7 +64,9 @@ def _scheduler(
     plans = [-1] * (1 + max(int(c["compute"]) for c in mine))
     for c in mine:
         plans[int(c["compute"])] = index_of.get(int(c["plan"]), -1)
-    backends = process.schedulers.get(number, {}).get("backends", [])
+    if number not in process.schedulers:
+        raise ValueError(f"what the record says of scheduler {number} is damaged")
+    backends = process.schedulers[number]["backends"]
     return SchedulerRecord(
         tuple(str(b["name"]) for b in backends), tuple(bool(b["async"]) for b in backends),
         tuple(plans), sum(int(c["lost"]) for c in mine),

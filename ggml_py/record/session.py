@@ -30,7 +30,7 @@ _TOKENS = ("inp_tokens", "inp_embd", "embd", "tokens", "leaf_tokens")
 @dataclass(eq=False)
 class Process:
     """One process that was recorded. `ended` is whether it said that it ended: without that it was
-    killed, or still runs."""
+    killed, ended without a word (_exit, exec), or still runs, and counts are at least so many."""
 
     pid: int
     head: dict[str, Any]
@@ -164,7 +164,9 @@ class RecordedPlan:
             found = np.flatnonzero(names == name.encode())
             if len(found):
                 row = self.tensors[found[0]]
-                return int(row["ne"][0 if row["ne"][1] == 1 or b"tokens" in row["name"] else 1])
+                # Token ids are in one row; embeddings have a row for each token.
+                is_ids = self.process.meaning.type(int(row["type"])) == "i32"
+                return int(row["ne"][0 if is_ids else 1])
         return None
 
     @property
@@ -240,7 +242,7 @@ class Record:
         self.processes: list[Process] = []
         self.plans: list[RecordedPlan] = []
         self.unreadable = 0  # plans whose tensors were in a damaged part
-        newest: dict[int, Process] = {}  # by process id
+        newest: dict[int, Process] = {}  # by its number
         for chunk in stream.chunks(content, self.damage):
             self._take(chunk, newest)
         if not self.processes:
@@ -259,10 +261,11 @@ class Record:
 
     def _take(self, chunk: stream.Chunk, newest: dict[int, Process]) -> None:
         if chunk.type == "head":
-            newest[chunk.pid] = process = Process(chunk.pid, chunk.data())
+            head = chunk.data()
+            newest[chunk.process] = process = Process(int(head["pid"]), head)
             self.processes.append(process)
             return
-        owner = newest.get(chunk.pid)
+        owner = newest.get(chunk.process)
         if owner is None:  # its head is damaged: its numbers mean nothing
             self.unreadable += chunk.type == "plan"
             return

@@ -1,8 +1,8 @@
 """The file of a record: a stream of chunks, written by ggml_py/native/record_file.cpp.
 
     file     MAGIC, then chunks
-    chunk    "GPCK", type (4 bytes), size (u8), process id (u4), CRC-32 (u4; of the whole chunk with
-             0 in this place), time (i8, ns since the epoch), then the payload
+    chunk    "GPCK", type (4 bytes), size (u8), a random number of the process (u4), CRC-32 (u4; of
+             the whole chunk with 0 in this place), time (i8, ns since the epoch), then the payload
     payload  JSON ("head", "schd", "note"), or sections: tag (8 bytes), size (u8), the bytes
 
 Integers are little-endian. Several processes may write to one file. A writer that was killed, or a
@@ -28,10 +28,10 @@ _MOST = 1 << 32  # bytes of a chunk; a larger size is damage
 
 
 class Chunk(NamedTuple):
-    """One chunk. `at` is its place in the file."""
+    """One chunk. `at` is its place in the file, `process` the number of who wrote it."""
 
     type: str
-    pid: int
+    process: int
     time: int  # ns since the epoch
     at: int
     payload: memoryview

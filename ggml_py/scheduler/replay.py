@@ -33,6 +33,8 @@ class Replayed(NamedTuple):
     plan: Plan
     # What the new devices did not have, and what was taken instead: (buffer type, its substitute).
     substitutes: tuple[tuple[str, str], ...]
+    unmatched: tuple[str, ...]  # rules of `weights` that match no weight
+    n_weights: int
 
 
 def replay(
@@ -48,8 +50,9 @@ def replay(
 
     Tensors that had memory stay in the buffer type of that name if the devices have it. The memory
     of the first recorded GPU otherwise becomes that of the first given one, and so on; what is left
-    goes to the CPU. `weights` are pairs (regular expression, device or buffer type): the first that
-    matches a tensor's name says where it is. Pins stay on the backend in the same place.
+    goes to the CPU. `weights` are pairs (regular expression, device or buffer type), as llama.cpp's
+    -ot: the first that matches a weight's name says where it is. Pins stay on the backend in the
+    same place.
     `op_offload` and `parallel` are as recorded unless they are given.
 
     Raises ValueError for a plan without the answers of the backends, `ArgumentError` for devices
@@ -79,7 +82,8 @@ def replay(
             if backend is not None:
                 scheduler.set_tensor_backend(tensor, backends[backend])
         found = scheduler.plan(memory.graph)
-        return Replayed(found, places.substitutes)
+        n_weights = sum(map(capture.is_weight, capture.tensors))
+        return Replayed(found, places.substitutes, places.unmatched, n_weights)
 
 
 class _Places:
@@ -92,6 +96,11 @@ class _Places:
         self._bufts = _buffer_types(devices)
         self._rules = [(_pattern(regex), self._named(name)) for regex, name in weights]
         self._taken: dict[str, str] = {}
+        self._used: set[str] = set()
+
+    @property
+    def unmatched(self) -> tuple[str, ...]:
+        return tuple(p.pattern for p, _buft in self._rules if p.pattern not in self._used)
 
     @property
     def substitutes(self) -> tuple[tuple[str, str], ...]:
@@ -109,8 +118,9 @@ class _Places:
 
     def of(self, t: TensorRecord, buffer: BufferRecord) -> BufferType:
         """Where a tensor that had memory is now."""
-        for pattern, buft in self._rules:
+        for pattern, buft in self._rules if buffer.usage == "weights" else ():
             if pattern.search(t.name):
+                self._used.add(pattern.pattern)
                 return buft
         return self._like(self.capture.bufts[buffer.buft].name)
 

@@ -162,6 +162,28 @@ def by_architecture() -> str:
     return "\n".join(lines) + "\n"
 
 
+# --- benchmarks/record_programs.py
+
+
+def programs() -> str:
+    """Programs of others, and what came of recording them."""
+    record = json.loads((RESULTS / "record_programs.json").read_text())
+    lines = [
+        "| program | its ggml | carried | plans | output and exit status |",
+        "| --- | --- | --- | ---: | --- |",
+    ]
+    for name, row in record["rows"].items():
+        ggml = row["ggml"] + (f" ({row['commit']})" if row["commit"] not in ("", "?") else "")
+        if row["what"] == "recorded":
+            same = row["same_exit"] and row["same_output"]
+            said = "as alone" if same else "differ"
+            plans = str(row["plans"])
+        else:
+            said, plans = row["why"] or row["what"], "-"
+        lines.append(f"| {name.strip()} | {ggml} | {row['carried']} | {plans} | {said} |")
+    return "\n".join(lines) + "\n"
+
+
 # --- the pages
 
 TABLES = {  # page, name there: table
@@ -171,6 +193,7 @@ TABLES = {  # page, name there: table
     ("MODELS.md", "benchmarks/promises.py: what-ifs"): what_ifs,
     ("ANY_MODEL.md", "benchmarks/any_model.py"): any_models,
     ("ARCHITECTURES.md", "benchmarks/any_model.py"): by_architecture,
+    ("ANY_PROGRAM.md", "benchmarks/record_programs.py"): programs,
 }
 
 

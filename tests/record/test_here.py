@@ -172,5 +172,32 @@ def test_a_forked_child_goes_on_in_the_same_file(tmp_path):
         case.close()
     record = ggml.Record.read(path)
     assert [p.pid for p in record.processes] == [os.getpid(), child]
-    assert [len(p.plans) for p in record.processes] == [1, 1]
+    # The child computes a graph that was planned before it began, and plans another.
+    assert [[p.computed for p in one.plans.values()] for one in record.processes] == [[1], [1, 0]]
     assert all(p.ended for p in record.processes) and not record.damage
+
+
+def test_a_graph_that_was_planned_before_the_record(tmp_path):
+    case = graphs.mlp()
+    computed(case)
+    with ggml.record(tmp_path / "x") as record:
+        case.scheduler.compute(case.graph)
+        case.scheduler.compute(case.graph)
+        (one,) = record.read()  # so far
+        assert (one.computed, one.kind) == (2, "other")
+    plan = case.scheduler.plan(case.graph)
+    case.close()
+    assert record.read().plans[0].plan.outcome == plan.outcome
+
+
+def test_only_its_own_block_ends_a_record(tmp_path):
+    with ggml.record(tmp_path / "a") as record:
+        other = ggml.record(tmp_path / "a", force=True)
+        with pytest.raises(BusyError), other:
+            pass
+        with pytest.raises(ArgumentError, match="has not begun"):
+            other.__exit__(None, None, None)
+        case = graphs.mlp()
+        computed(case)
+        case.close()
+    assert record.n_plans == len(record.read()) == 1

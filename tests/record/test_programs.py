@@ -2,6 +2,7 @@
 
 import json
 import os
+import pty
 import re
 import signal
 import subprocess
@@ -132,7 +133,7 @@ def test_a_program_that_is_killed_leaves_a_readable_record(oracle, model, tmp_pa
     found = ggml.Record.read(path)
     (one,) = found.processes
     assert not one.ended and not found.damage
-    assert one.run.computes and max(p.computed for p in found) > 10
+    assert one.run.computes and max(p.computed for p in found) > 1
     assert all(p.plan.n_splits == 1 for p in found)
 
 
@@ -223,6 +224,47 @@ def test_a_script_that_opens_ggml_itself(oracle, tmp_path, opened):
     assert done.returncode == 0, done.stderr
     (one,) = ggml.Record.read(tmp_path / "x")
     assert [(n.op, n.backend) for n in one.plan.nodes] == [("SQR", "CPU")] and one.computed == 1
+
+
+def test_a_program_inherits_what_is_ignored_and_no_more(oracle, tmp_path):
+    """At a terminal we leave Ctrl-C to the program, which must not find it ignored."""
+    lib = oracle.bin.resolve().parent / "lib" / "libggml-base.so"
+    names = ("SIGINT", "SIGQUIT", "SIGHUP")
+    script = f"import signal; print([signal.getsignal(getattr(signal, n)) for n in {names}])"
+    command = [*COMMAND, "record", "-q", "-o", tmp_path / "x", "--library", lib, "--", "python3",
+               "-c", script]  # fmt: skip
+    _terminal, stdin = pty.openpty()
+    for before in ([], ["nohup"]):
+        done = subprocess.run(
+            [*map(str, (*before, *command))], stdin=stdin, capture_output=True, text=True,
+            check=True,
+        )  # fmt: skip
+        want = ["default_int_handler", "SIG_DFL", "SIG_IGN" if before else "SIG_DFL"]
+        assert all(w in said for w, said in zip(want, done.stdout.split(", "), strict=True))
+
+
+def test_the_record_is_never_written_into_other_files(oracle, model, tmp_path):
+    """With standard error closed, and to a reader that is gone."""
+    bench = oracle.bin / "llama-bench"
+    words = " ".join(map(str, (*COMMAND, "record", "-o", "x", "--", bench, "-m", model, *BENCH)))
+    for i, more in enumerate(("2>&-", "2> >(exec true)")):
+        folder = tmp_path / str(i)
+        folder.mkdir()
+        done = subprocess.run(
+            ["bash", "-c", f"{words} {more}"], cwd=folder, stdout=subprocess.PIPE, check=False
+        )
+        assert done.returncode == 0 and done.stdout.count(b"|") > 10
+        assert not ggml.Record.read(folder / "x").damage
+
+
+def test_a_limit_on_the_size_of_files_ends_the_record_only(oracle, model, tmp_path):
+    words = " ".join(map(str, (oracle.bin / "llama-bench", "-m", model, *BENCH)))
+    record_ = " ".join(map(str, (*COMMAND, "record", "-q", "-o", tmp_path / "x", "--")))
+    done = subprocess.run(
+        ["bash", "-c", f"ulimit -f 8; {record_} {words}"], capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 0 and "File too large" in done.stderr and "tg4" in done.stdout
 
 
 def _shell(oracle, folder):

@@ -67,6 +67,9 @@ def test_planned_again_on_other_devices(path):
     moved = ok("plan", path, "--plan", 0, "-d", "sim:gpu0", "-d", "CPU", "--weights", ".=gpu0")
     assert "gpu0 3 (100%)" in moved.splitlines()[0]
     assert "-ngl can only apply to a model" in fails("plan", path, "--plan", 0, "-ngl", 1, code=2)
+    done = run("plan", path, "--plan", 0, "-d", "CPU", "--weights", "none=CPU")
+    assert "'none' matches none of the 2 weights of the graph" in done.stderr
+    assert "--weights needs -d" in fails("plan", path, "--plan", 0, "--weights", "x=CPU", code=2)
     assert "no device or buffer type 'gpu7'" in fails(
         "plan", path, "--plan", 0, "-d", "CPU", "--weights", ".=gpu7"
     )

@@ -60,6 +60,11 @@ def replayed(plan: Plan, source: str, weights: tuple[str, ...], options: dict[st
     devices = [device for name in names for device in named_devices(name)]
     pairs = [pair for text in weights for pair in parse_overrides(text)]
     found = replay(plan, devices, pairs, op_offload=offload)
+    for regex in found.unmatched:
+        click.echo(
+            f"--weights: '{regex}' matches none of the {found.n_weights} weights of the graph",
+            err=True,
+        )
     for old, new in found.substitutes:
         click.echo(f"{source}: what was in {old} memory is in {new} memory here", err=True)
     return found.plan
@@ -140,7 +145,7 @@ def table(record: Record) -> str:
     """The plans of a record, one a line, below each process."""
     lines: list[str] = []
     for process in record.processes:
-        end = "" if process.ended else ", did not end by itself"
+        end = "" if process.ended else ", did not say that it ended: counts are at least so many"
         lines.append(f"{process.program}[{process.pid}] ggml {process.upstream}{end}")
         lines += [f"  {_about(process)}"] if _about(process) else []
         mine = [plan for plan in record.plans if plan.process is process]
@@ -149,9 +154,10 @@ def table(record: Record) -> str:
         for plan in mine:
             tokens = "-" if plan.n_tokens is None else str(plan.n_tokens)
             realloc = f"; memory laid out: {plan.reasons[0]}" if plan.reasons else ""
+            computed = f"{plan.computed:,}{'' if process.ended else '+'}"
             row = _row(
                 plan.index, plan.scheduler, plan.kind, tokens, plan.n_nodes, plan.n_splits,
-                plan.n_copies, format_bytes(plan.copy_bytes), f"{plan.computed:,}",
+                plan.n_copies, format_bytes(plan.copy_bytes), computed,
             )  # fmt: skip
             lines.append(f"{row}  {plan.difference}{realloc}")
     return "\n".join(lines)

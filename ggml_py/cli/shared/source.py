@@ -138,7 +138,9 @@ def get_plans(
     again = False
     if None not in saved:
         _refuse_model_options(called)
-        again = bool(weights or given_model_options())
+        again = bool(given_model_options())
+        if weights and "-d" not in given_model_options():
+            raise click.UsageError("--weights needs -d: the devices to plan the graph on again")
     if dump is not None and not any(plan and plan.capture.source == "debug log" for plan in saved):
         raise click.UsageError(f"--dump applies to logs only, and not to {called}")
     plans = []

@@ -16,6 +16,7 @@
 #include <string>
 
 #include <dlfcn.h>
+#include <unistd.h>
 
 // --- ggml_py's own locks and checks (pins.h, reach.h): nothing here needs them
 
@@ -46,7 +47,32 @@ const char * own_version() {
     return own ? own() : nullptr;
 }
 
-__attribute__((constructor)) void start() {
+// Starts the program again without us: its ggml is of another release, and our functions come before its own.
+void start_again(char ** argv) {
+    std::string others;
+    const char * preloaded = getenv("LD_PRELOAD");
+    const std::string all = std::string(preloaded ? preloaded : "") + ":";
+    for (size_t at = 0, end; (end = all.find_first_of(": ", at)) != std::string::npos; at = end + 1) {
+        const std::string one = all.substr(at, end - at);
+        if (!one.empty() && one.find("libggml_py_record.so") == std::string::npos) {
+            others += (others.empty() ? "" : ":") + one;
+        }
+    }
+    if (others.empty()) {
+        unsetenv("LD_PRELOAD");
+    } else {
+        setenv("LD_PRELOAD", others.c_str(), 1);
+    }
+    if (getenv("GGML_PY_SIMS") != nullptr) {
+        unsetenv("GGML_BACKEND_PATH");
+    }
+    for (const char * name : { "GGML_PY_RECORD", "GGML_PY_RECORD_WITH", "GGML_PY_RECORD_ABOUT", "GGML_PY_SIMS" }) {
+        unsetenv(name);
+    }
+    execv("/proc/self/exe", argv);
+}
+
+__attribute__((constructor)) void start(int, char ** argv, char **) {
     const char * path = getenv("GGML_PY_RECORD");
     if (path == nullptr || path[0] == '\0') {
         return;
@@ -62,8 +88,9 @@ __attribute__((constructor)) void start() {
     options.first    = number(words, "first", 0);
     const char * own = own_version();
     if (own != nullptr && strcmp(own, ggml_version()) != 0) {
-        fprintf(stderr, "ggml-py record: this program has ggml %s, but what records it is %s: nothing is recorded; give --upstream %s\n",
-            own, ggml_version(), own);
+        fprintf(stderr, "ggml-py record: %s has ggml %s, but what records here is %s: it runs unrecorded; give --upstream %s\n",
+            argv && argv[0] ? argv[0] : "this program", own, ggml_version(), own);
+        start_again(argv);
         return;
     }
     gp::record_at_need(path, about ? about : "", options);

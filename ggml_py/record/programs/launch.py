@@ -98,11 +98,16 @@ def _passing() -> Iterator[Callable[[subprocess.Popen[bytes]], None]]:
             with contextlib.suppress(ProcessLookupError):
                 process[0].send_signal(number)
 
+    def reached(_number: int, _frame: object) -> None:
+        """The terminal has sent it to the program, too. A handler, because a program inherits what
+        is ignored."""
+
     old: dict[str, Any] = {}
     for name in _PASSED:
-        from_keys = name in _FROM_KEYS and os.isatty(0)
-        handler = signal.SIG_IGN if from_keys else passed
-        old[name] = signal.signal(getattr(signal, name), handler)
+        number = getattr(signal, name)
+        if signal.getsignal(number) != signal.SIG_IGN:  # as nohup has it: for the program, too
+            from_keys = name in _FROM_KEYS and os.isatty(0)
+            old[name] = signal.signal(number, reached if from_keys else passed)
     try:
         yield process.append
     finally:
