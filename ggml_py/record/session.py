@@ -237,6 +237,9 @@ class Record:
     """
 
     def __init__(self, path: Path | str, content: bytes) -> None:
+        """Raises TypeError for a content that is not bytes, and ValueError as `read`."""
+        if not isinstance(content, bytes):
+            raise TypeError(f"content: expected bytes, got {type(content).__name__}")
         self.path = Path(path)
         self.damage: list[stream.Damage] = []
         self.processes: list[Process] = []

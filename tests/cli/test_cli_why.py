@@ -69,7 +69,7 @@ def test_a_plan_is_read_from_standard_input(folder):
     assert "read only once" in fails("diff", "-", "-", code=2)
 
 
-@pytest.mark.parametrize("options", [("-ngl", 3), ("-d", "CPU"), ("-n", 2), ("--n-past", 1)])
+@pytest.mark.parametrize("options", [("-ngl", 3), ("-c", 64), ("-n", 2), ("--n-past", 1)])
 def test_a_saved_plan_takes_no_model_options(folder, options):
     error = fails("plan", folder / "q.json", *options, code=2)
     assert re.search(rf"q\.json: {options[0]} can only apply to a model", error), error
