@@ -49,7 +49,7 @@ RECORDED, REFUSED = "recorded", "refused"
 NOTHING, NOT_RUN = "has no scheduler", "cannot run here"
 WHISPER, LLAMA = ("{whisper}",), ("{llama}",)
 # Where the reason ends and advice begins.
-_HINTS = r"[.:;,]? (?=[A-Z][a-z]+ |--upstream|it is linked|name the|so nothing|\(looked)"
+_HINTS = r"\. +(?=[A-Z])|[:,;]? (?=--upstream|it is linked|name the|so nothing|\(looked)"
 # Prints what a library says of its ggml.
 _ASK = """
 import ctypes, sys

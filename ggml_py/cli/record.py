@@ -201,7 +201,7 @@ def _recorder(
 ) -> Recorder:
     """What is put in front of the program, after saying what is uncertain."""
     from ..record.programs.find import find
-    from ..record.programs.identify import recorder_for
+    from ..record.programs.identify import NotAskedError, recorder_for
 
     # A program that asks its library for functions itself (ctypes, dlsym) has to find ours under
     # that library's name. A program of another release cannot be told then: not for linked ones.
@@ -212,7 +212,15 @@ def _recorder(
         found = find(program, os.environ)
         libraries = list(dict.fromkeys(one.library for one in found))
         linked = linked or all(one.how in ("linked with", "beside") for one in found)
-    known = {lib: recorder_for(lib, upstream, build, defines) for lib in libraries}
+    known: dict[Path, Recorder] = {}
+    refused: list[NotAskedError] = []
+    for lib in libraries:
+        try:
+            known[lib] = recorder_for(lib, upstream, build, defines)
+        except NotAskedError as error:  # one for devices or a C library that are not here
+            refused.append(error)
+    if not known:
+        raise refused[0]
     if len({r.plain for r in known.values()}) > 1:
         listed = "".join(f"\n  {lib} (ggml {r.release})" for lib, r in known.items())
         raise click.UsageError(

@@ -19,6 +19,7 @@ from elftools.elf.segments import InterpSegment
 from ...errors import ArgumentError
 
 MADE = "ggml_backend_sched_new"  # every program that plans a graph calls it
+INSIDE = b"GGML_ASSERT("  # in the text of ggml, however it was linked and stripped
 _MACHINES = {"x86_64": "EM_X86_64", "aarch64": "EM_AARCH64", "riscv64": "EM_RISCV"}
 
 
@@ -36,6 +37,13 @@ def opened(path: Path) -> Iterator[ELFFile]:
             yield ELFFile(file)
         except (ELFError, ValueError, KeyError) as error:
             raise ArgumentError(f"{path} is a damaged ELF file: {error}") from error
+
+
+def is_for_here(path: Path) -> bool:
+    """Whether this machine's programs can load it: packages bring libraries for others, too."""
+    with opened(path) as elf:
+        machine = elf["e_machine"]
+        return elf.elfclass == 64 and machine == _MACHINES.get(platform.machine(), machine)
 
 
 def check_program(path: Path) -> None:

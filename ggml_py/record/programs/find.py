@@ -7,6 +7,7 @@ program, in the packages of a Python, in the `node_modules` of a script.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
@@ -42,7 +43,8 @@ def find(command: Sequence[str], environment: Mapping[str, str]) -> list[Found]:
     elf.check_program(program)
     loader = elf.interpreter(program)
     if loader is None:
-        raise ArgumentError(_static(program) if elf.contains(program, elf.MADE.encode()) else (
+        inside = elf.contains(program, elf.INSIDE) or elf.contains(program, elf.MADE.encode())
+        raise ArgumentError(_static(program) if inside else (
             f"{program} is a static program without ggml: there is nothing to record"
         ))  # fmt: skip
     if "musl" in loader:
@@ -119,6 +121,12 @@ def _in_packages(python: Path, environment: Mapping[str, str], script: Path | No
     found = _libraries(packages)
     if not found:
         where = ", ".join(map(str, packages))
+        if hidden := _hidden(packages):
+            raise ArgumentError(
+                f"{hidden} has ggml inside, and its functions are not those that the loader finds: "
+                "it cannot be recorded. A build of that package with shared libraries can be "
+                f"({_SHARED})"
+            )
         raise ArgumentError(
             f"no package of {python} has a library with ggml's scheduler (looked in {where}). If "
             "it is elsewhere, name that library with --library"
@@ -154,7 +162,8 @@ def _beside(program: Path, linked: Sequence[Path]) -> list[Found]:
         found = [p.resolve() for p in names if p.is_file() and _has_scheduler(p)]
         if found:
             return [Found(program, lib, "beside") for lib in dict.fromkeys(found)]
-    static = [lib for lib in linked if elf.contains(lib, elf.MADE.encode())]
+    # Stripped, it has only the text of its assertions left.
+    static = [lib for lib in (program, *linked) if elf.contains(lib, elf.INSIDE)]
     if static:
         raise ArgumentError(_static(static[0]))
     raise ArgumentError(
@@ -177,6 +186,17 @@ def _libraries(folders: Sequence[Path]) -> list[Path]:
     return []
 
 
+def _hidden(folders: Sequence[Path]) -> Path | None:
+    """A library below these folders that has ggml inside, although nothing of it is to be seen."""
+    for folder in folders:
+        for path in _shared_objects(folder):
+            if _LIKELY.search(str(path)) and not _OURS.search(str(path)):
+                with contextlib.suppress(OSError):
+                    if elf.contains(path, elf.INSIDE):
+                        return path
+    return None
+
+
 def _shared_objects(folder: Path) -> Iterator[Path]:
     for where, _folders, names in os.walk(folder, followlinks=True):
         for name in names:
@@ -188,6 +208,8 @@ def _has_scheduler(path: Path) -> bool:
     """Whether calls into the library's scheduler can be answered by ours."""
     try:
         if not elf.contains(path, elf.MADE.encode()) or not elf.is_elf(path):
+            return False
+        if not elf.is_for_here(path):
             return False
         if not elf.defines(path):
             return False

@@ -27,6 +27,10 @@ _ROOM = 200  # bytes of a name, as native/record/CMakeLists.txt leaves them
 _USUAL_NAME = 64  # upstream's GGML_MAX_NAME
 
 
+class NotAskedError(ArgumentError):
+    """A library that cannot be loaded, here or by a program here."""
+
+
 class Recorder(NamedTuple):
     """What is put in front of a program."""
 
@@ -211,7 +215,7 @@ def _probed(library: Path, n_ops: int, n_types: int) -> dict[str, Any]:
     if done.returncode:
         lines = done.stderr.strip().splitlines()
         why = lines[-1] if lines else f"the process ended with {done.returncode}"
-        raise ArgumentError(f"{library} cannot be asked about its ggml: {why}")
+        raise NotAskedError(f"{library} cannot be asked about its ggml: {why}")
     answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return answer
 
