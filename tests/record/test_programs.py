@@ -226,6 +226,12 @@ def test_a_script_that_opens_ggml_itself(oracle, tmp_path, opened):
     assert [(n.op, n.backend) for n in one.plan.nodes] == [("SQR", "CPU")] and one.computed == 1
 
 
+def _as_a_terminal_starts():
+    """A background job ignores them, and so would all that it starts."""
+    for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+
+
 def test_a_program_inherits_what_is_ignored_and_no_more(oracle, tmp_path):
     """At a terminal we leave Ctrl-C to the program, which must not find it ignored."""
     lib = oracle.bin.resolve().parent / "lib" / "libggml-base.so"
@@ -237,7 +243,7 @@ def test_a_program_inherits_what_is_ignored_and_no_more(oracle, tmp_path):
     for before in ([], ["nohup"]):
         done = subprocess.run(
             [*map(str, (*before, *command))], stdin=stdin, capture_output=True, text=True,
-            check=True,
+            check=True, preexec_fn=_as_a_terminal_starts,
         )  # fmt: skip
         want = ["default_int_handler", "SIG_DFL", "SIG_IGN" if before else "SIG_DFL"]
         assert all(w in said for w, said in zip(want, done.stdout.split(", "), strict=True))
