@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,6 @@ from vendor.compile import Tree
 from vendor.identity import NATIVE, ROOT, Options, upstream_of
 from vendor.report import BuildError, say, writing
 
-LIBRARY, SIMULATOR = "libggml_py_record.so", "libggml_py_sim.so"
 PROOF = "recorder.json"  # written last: a folder that has it is complete
 _MAKERS = ("recorder.py", "edit.py", "instrument.py", "run_edits.py")
 _HEADERS = (
@@ -104,6 +104,7 @@ def build(
             }  # fmt: skip
             (stage / PROOF).write_text(json.dumps(proof, indent=1) + "\n", encoding="utf-8")
         tree.finished()
+        shutil.rmtree(tree.folder, ignore_errors=True)  # what is built never changes
     return final
 
 

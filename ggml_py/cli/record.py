@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..files.sizes import parse_size
 from ..trace.names import counted
 from .shared.options import as_json, echo_json
 
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from ..record.programs.identify import Recorder
 
 _SUFFIX = ".ggrec"
-_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
 class _Size(click.ParamType):  # type: ignore[type-arg]
@@ -31,10 +30,10 @@ class _Size(click.ParamType):  # type: ignore[type-arg]
         """The number; a usage error for anything else."""
         if isinstance(value, int):
             return value
-        found = re.fullmatch(r"(\d+)([KMG]?)(?:i?B)?", value, re.IGNORECASE)
-        if found is None or not int(found[1]):
+        found = parse_size(value)
+        if not found:
             self.fail(f"{value!r} is no size: expected a number with K, M or G, like 500M")
-        return int(found[1]) * _UNITS[found[2].upper()]
+        return found
 
 
 @click.command(
@@ -187,7 +186,7 @@ def command(
         said = _ended(path)
         _remove_empty(path)
         if not quiet or not path.exists():
-            click.echo(f"ggml-py record: {said}", err=True)
+            _tell(said)
     launch.end_as(status)
 
 
@@ -197,21 +196,16 @@ def _recorder(
     library: str | None,
     build: bool,
     defines: Sequence[str],
-    shared: bool,
+    any_program: bool,
 ) -> Recorder:
     """What is put in front of the program, after saying what is uncertain."""
-    from ..record.programs.find import find
+    from ..record.programs.find import find, opens_libraries
     from ..record.programs.identify import NotAskedError, recorder_for
 
-    # A program that asks its library for functions itself (ctypes, dlsym) has to find ours under
-    # that library's name. A program of another release cannot be told then: not for linked ones.
-    linked = shared
     if library is not None:
         libraries = [Path(library).absolute()]
     else:
-        found = find(program, os.environ)
-        libraries = list(dict.fromkeys(one.library for one in found))
-        linked = linked or all(one.how in ("linked with", "beside") for one in found)
+        libraries = list(dict.fromkeys(found.library for found in find(program, os.environ)))
     known: dict[Path, Recorder] = {}
     refused: list[NotAskedError] = []
     for lib in libraries:
@@ -228,10 +222,13 @@ def _recorder(
             f"it uses with --library{listed}"
         )
     recorder = next(iter(known.values()))
-    if linked or len({r.library for r in known.values()}) > 1:  # or copies under several names
+    # Who asks a library for functions itself (ctypes, dlsym) has to find ours under its name. Then
+    # a program of another release cannot be told: so only for interpreters, and one name.
+    one_name = len({r.library for r in known.values()}) == 1
+    if any_program or not one_name or not opens_libraries(program, os.environ):
         recorder = recorder._replace(library=recorder.plain)
     if recorder.doubt:
-        click.echo(f"ggml-py record: {recorder.doubt}", err=True)
+        _tell(recorder.doubt)
     return recorder
 
 
@@ -302,3 +299,9 @@ def _list(folder: str, as_json: bool) -> None:
             click.echo(f"{path}\n{table(record)}")
     if as_json:
         echo_json(data)
+
+
+def _tell(text: str) -> None:
+    """A line on standard error, whose reader may be gone: the program starts all the same."""
+    with contextlib.suppress(OSError):
+        click.echo(f"ggml-py record: {text}", err=True)

@@ -105,10 +105,8 @@ def command(
         check_target(op_tests, force)
         _write_op_tests(file, op_tests, dump, numbers, when)
         return
-    listed = not (as_run or profile or numbers or when or other or output or open_) and is_record(
-        file
-    )
-    if listed:
+    chosen = as_run or profile or numbers or when or other or output or open_
+    if not chosen and is_record(file):
         record = read_record(file)
         echo_json(to_dict(record)) if as_json else click.echo(table(record))
         return

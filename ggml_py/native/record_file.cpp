@@ -150,6 +150,10 @@ bool record::put(const char type[5], const std::vector<section> & sections) {
             return false;
         }
     }
+    if (!begun) {
+        begun = true;
+        head();
+    }
     struct section_head { char tag[8]; uint64_t size; };
     std::vector<section_head> heads(sections.size());
     chunk_head chunk = { { 'G', 'P', 'C', 'K' }, {}, 0, id, 0, record_now() };
@@ -258,7 +262,7 @@ int open_record(std::unique_ptr<record> mine) {
             mine->failed = errno;
         }
     }
-    mine->head();
+    mine->put_json("note", "{}"); // and the head before it
     if (mine->failed) {
         close(mine->fd);
         return mine->failed;
@@ -300,7 +304,6 @@ void in_child() {
         mine->began   = mine->flushed = record_now();
         mine->n_schedulers = current->n_schedulers; // numbers are not used twice
         current.swap(mine);
-        current->head();
         generation++;
     }
     record_lock.unlock();
@@ -313,7 +316,7 @@ void watch_forks() {
 
 void at_exit() {
     if (record_lock.try_lock()) { // a thread that was killed may hold it
-        if (current) {
+        if (current && current->begun) {
             current->flush();
             current->put_json("note", "{\"ended\":true}");
         }

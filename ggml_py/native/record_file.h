@@ -51,14 +51,13 @@ void     record_at_need(const std::string & path, const std::string & about, con
 uint32_t record_scheduler(const void * sched, const std::string & about);
 void     record_forget(const void * sched);
 // Numbers rows by their content; `fresh` gets those that were not written yet. Then writes the plan, unless an equal
-// one was written, and returns its number; -1 if it was left out. `is_new`: it was written now.
-int32_t record_plan(gp_record_plan head, const std::vector<gp_tensor_record> & tensors, std::vector<section> sections, bool & is_new);
+// one was written, and returns its number; -1 if it was left out. `why` says how it differs from the plan `head.before`
+// if it was written now, else it is empty.
+int32_t record_plan(gp_record_plan head, const std::vector<gp_tensor_record> & tensors, std::vector<section> sections, std::string & why);
 void    record_seen(uint32_t scheduler, int32_t plan, int what); // 0 planned, 1 allocated, 2 computed
 void    record_realloc(uint32_t scheduler, int32_t plan, const gp_realloc_record & reason);
 void    record_events(uint32_t scheduler, int32_t plan, int32_t compute, std::vector<gp_run_event> & events, size_t lost);
 void    record_left_out();
-// How the newest plan differs from another: the reason in a clause.
-std::string record_difference(int32_t before, const std::vector<gp_tensor_record> & tensors, int32_t now);
 void    record_line(const std::string & text); // with time, program and process before it; if lines are wanted
 bool    record_looks(uint64_t count);          // whether the planning or compute with this number is looked at
 bool    record_times();                        // whether computes are timed

@@ -16,7 +16,6 @@ struct sched_record {
     uint32_t number     = 0;
     uint64_t n_plannings = 0, n_computes = 0;
     int32_t  plan       = -1; // the plan that the scheduler holds
-    bool     counted    = false; // whether its allocation was
     std::unordered_map<uint64_t, int32_t> known; // fingerprint, plan
 };
 
@@ -119,7 +118,7 @@ GP_COLD static sched_record & recorded_of(ggml_backend_sched_t sched) {
     }
     sched_record & r = *tr->recorded;
     if (r.generation != record_generation()) {
-        std::string backends, bufts;
+        std::string backends;
         for (int b = 0; b < sched->n_backends; b++) {
             ggml_backend_dev_t dev = ggml_backend_get_device(sched->backends[b]);
             ggml_backend_dev_props props = {};
@@ -182,7 +181,7 @@ static int32_t write_plan(sched_record & r, const gp_plan * plan) {
     for (gp_backend_record & b : backends) {
         b.gallocr_size = 0; // it grows from plan to plan
     }
-    bool is_new = false;
+    std::string why;
     const int32_t number = record_plan(head, tensors, {
         rows("splits", plan->splits, plan->n_splits), rows("inputs", plan->inputs, plan->n_inputs),
         rows("bufts", plan->bufts, plan->n_bufts), rows("buffers", buffers.data(), buffers.size()),
@@ -190,8 +189,8 @@ static int32_t write_plan(sched_record & r, const gp_plan * plan) {
         rows("order", plan->order, plan->n_order), rows("deps", plan->alloc_deps, plan->n_alloc_deps),
         rows("cpunodes", plan->cpu_nodes, plan->n_cpu), rows("cpu", plan->cpu, plan->n_cpu),
         rows("capacity", plan->capacities, plan->n_capacities),
-    }, is_new);
-    if (is_new) {
+    }, why);
+    if (!why.empty()) {
         uint64_t bytes = 0;
         for (int i = 0; i < plan->n_inputs; i++) {
             bytes += tensors[plan->inputs[i].tensor].nbytes;
@@ -200,7 +199,8 @@ static int32_t write_plan(sched_record & r, const gp_plan * plan) {
         snprintf(text, sizeof(text), "scheduler %u, plan %d: %d node%s, %d split%s, %d cop%s (%.1f KiB); ", r.number, number, plan->n_nodes,
             plan->n_nodes == 1 ? "" : "s",
             plan->n_splits, plan->n_splits == 1 ? "" : "s", plan->n_inputs, plan->n_inputs == 1 ? "y" : "ies", bytes / 1024.0);
-        record_line(text + record_difference(r.plan, tensors, plan->n_nodes));
+        const std::string than = r.plan < 0 ? "the scheduler's " : "unlike plan " + std::to_string(r.plan) + ": ";
+        record_line(text + than + why);
     }
     return number;
 }
@@ -250,8 +250,7 @@ struct planning {
         } else if (known == -1) {
             record_left_out();
         }
-        to->plan    = known;
-        to->counted = false;
+        to->plan = known;
         record_seen(to->number, known, 0);
     }
 };

@@ -45,6 +45,58 @@ void count(pair_of key, int what) {
     }
 }
 
+std::string shape(const int64_t * ne) {
+    int n = 4;
+    while (n > 1 && ne[n - 1] == 1) {
+        n--;
+    }
+    std::string text = "[";
+    for (int i = 0; i < n; i++) {
+        text += (i ? ", " : "") + std::to_string(ne[i]);
+    }
+    return text + "]";
+}
+
+// How a plan differs from an earlier one, in a clause; "first" without one.
+std::string difference(const record & r, int32_t before, const std::vector<gp_tensor_record> & tensors, int32_t n_nodes) {
+    if (before < 0 || (size_t) before >= r.plan_rows.size()) {
+        return "first";
+    }
+    const plan_facts & old = r.plan_rows[before];
+    if (old.n_nodes != n_nodes) {
+        return std::to_string(n_nodes) + " nodes, not " + std::to_string(old.n_nodes);
+    }
+    // What the program gave, its inputs, explains more than what was computed from them.
+    const auto named = [](const gp_tensor_record & t) { return "'" + std::string(t.name) + "'"; };
+    const auto find = [&](auto differs) -> const gp_tensor_record * {
+        const size_t n = std::min(old.rows.size(), tensors.size());
+        for (size_t k = 0; k < n; k++) {
+            const size_t i = (k + (size_t) n_nodes) % n;
+            if (old.rows[i] < r.facts.size() && differs(r.facts[old.rows[i]], tensors[i])) {
+                return &tensors[i];
+            }
+        }
+        return nullptr;
+    };
+    const auto was = [&](const gp_tensor_record * t) -> const row_facts & { return r.facts[old.rows[t - tensors.data()]]; };
+    if (const auto * t = find([](const row_facts & f, const gp_tensor_record & t) { return memcmp(f.ne, t.ne, sizeof(f.ne)) != 0; })) {
+        return named(*t) + " is " + shape(t->ne) + ", not " + shape(was(t).ne);
+    }
+    if (const auto * t = find([](const row_facts & f, const gp_tensor_record & t) { return f.op != t.op; })) {
+        return named(*t) + " is " + t->op_desc + ", not " + ggml_op_name((enum ggml_op) was(t).op);
+    }
+    if (const auto * t = find([](const row_facts & f, const gp_tensor_record & t) { return f.pin != t.pin; })) {
+        return "pin of " + named(*t);
+    }
+    if (const auto * t = find([](const row_facts & f, const gp_tensor_record & t) { return f.backend != t.backend; })) {
+        return named(*t) + " is on another backend";
+    }
+    if (const auto * t = find([](const row_facts & f, const gp_tensor_record & t) { return f.buffer != t.buffer; })) {
+        return named(*t) + " is in other memory";
+    }
+    return "names, parameters or memory";
+}
+
 } // namespace
 
 uint32_t record_scheduler(const void * sched, const std::string & about) {
@@ -70,9 +122,9 @@ void record_forget(const void * sched) {
     }
 }
 
-int32_t record_plan(gp_record_plan head, const std::vector<gp_tensor_record> & tensors, std::vector<section> sections, bool & is_new) {
+int32_t record_plan(gp_record_plan head, const std::vector<gp_tensor_record> & tensors, std::vector<section> sections, std::string & why) {
     std::lock_guard<std::mutex> guard(record_lock);
-    is_new = false;
+    why.clear();
     if (!current) {
         return -1;
     }
@@ -123,19 +175,21 @@ int32_t record_plan(gp_record_plan head, const std::vector<gp_tensor_record> & t
         return -1;
     }
     head.plan = (uint32_t) r.n_plans;
+    std::string said = difference(r, head.before, tensors, head.n_nodes);
+    sections.push_back({ "why", said.data(), said.size() });
     sections.insert(sections.begin(), {
         { "plan", &head, sizeof(head) }, rows("rows", fresh.data(), fresh.size()), rows("ids", facts.rows.data(), facts.rows.size()) });
     if (!r.put("plan", sections)) {
         r.n_left_out++;
         return -1;
     }
+    why.swap(said);
     for (const gp_tensor_record & t : fresh) {
         r.facts.push_back({ { t.ne[0], t.ne[1], t.ne[2], t.ne[3] }, t.op, t.backend, t.pin, t.buffer });
     }
     r.rows.insert(added.begin(), added.end());
     r.plans.emplace(whole, (int32_t) r.n_plans);
     r.plan_rows.push_back(std::move(facts));
-    is_new = true;
     return (int32_t) r.n_plans++;
 }
 
@@ -180,59 +234,6 @@ void record_events(uint32_t scheduler, int32_t plan, int32_t compute, std::vecto
         current->n_left_out++;
     }
     events.clear();
-}
-
-static std::string shape(const int64_t * ne) {
-    int n = 4;
-    while (n > 1 && ne[n - 1] == 1) {
-        n--;
-    }
-    std::string text = "[";
-    for (int i = 0; i < n; i++) {
-        text += (i ? ", " : "") + std::to_string(ne[i]);
-    }
-    return text + "]";
-}
-
-std::string record_difference(int32_t before, const std::vector<gp_tensor_record> & tensors, int32_t n_nodes) {
-    std::lock_guard<std::mutex> guard(record_lock);
-    if (!current || before < 0 || (size_t) before >= current->plan_rows.size()) {
-        return "the scheduler's first";
-    }
-    const plan_facts & old  = current->plan_rows[before];
-    const std::string  than = "unlike plan " + std::to_string(before) + ": ";
-    if (old.n_nodes != n_nodes) {
-        return than + std::to_string(n_nodes) + " nodes, not " + std::to_string(old.n_nodes);
-    }
-    // What the program gave, its inputs, explains more than what was computed from them.
-    const auto named = [](const gp_tensor_record & t) { return "'" + std::string(t.name) + "'"; };
-    const auto find = [&](auto differs) -> const gp_tensor_record * {
-        const size_t n = std::min(old.rows.size(), tensors.size());
-        for (size_t k = 0; k < n; k++) {
-            const size_t i = (k + (size_t) n_nodes) % n;
-            if (old.rows[i] < current->facts.size() && differs(current->facts[old.rows[i]], tensors[i])) {
-                return &tensors[i];
-            }
-        }
-        return nullptr;
-    };
-    const auto was = [&](const gp_tensor_record * t) -> const row_facts & { return current->facts[old.rows[t - tensors.data()]]; };
-    if (const auto * t = find([](const row_facts & f, const gp_tensor_record & t) { return memcmp(f.ne, t.ne, sizeof(f.ne)) != 0; })) {
-        return than + named(*t) + " is " + shape(t->ne) + ", not " + shape(was(t).ne);
-    }
-    if (const auto * t = find([](const row_facts & f, const gp_tensor_record & t) { return f.op != t.op; })) {
-        return than + named(*t) + " is " + t->op_desc + ", not " + ggml_op_name((enum ggml_op) was(t).op);
-    }
-    if (const auto * t = find([](const row_facts & f, const gp_tensor_record & t) { return f.pin != t.pin; })) {
-        return than + "pin of " + named(*t);
-    }
-    if (const auto * t = find([](const row_facts & f, const gp_tensor_record & t) { return f.backend != t.backend; })) {
-        return than + named(*t) + " is on another backend";
-    }
-    if (const auto * t = find([](const row_facts & f, const gp_tensor_record & t) { return f.buffer != t.buffer; })) {
-        return than + named(*t) + " is in other memory";
-    }
-    return than + "names, parameters or memory";
 }
 
 } // namespace gp

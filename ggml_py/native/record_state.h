@@ -43,6 +43,7 @@ struct record {
     int               failed = 0;    // errno of the write that failed: nothing is written any more
     uint64_t          n_left_out = 0, n_plans = 0;
     bool              said_full = false;
+    bool              begun = false; // its head is written: a forked child's is with the first that it has to say
     uint32_t          n_schedulers = 0;
 
     std::unordered_map<const void *, uint32_t>               schedulers;

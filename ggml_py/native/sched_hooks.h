@@ -131,6 +131,12 @@ static inline trace *& traced(ggml_backend_sched_t sched) {
 #endif
 
 static trace * begin(ggml_backend_sched_t sched) {
+#ifdef GP_RECORDER // the program's own ggml-base may have freed a scheduler, and another is in its place
+    if (traced(sched) != nullptr && traced(sched)->causes.size() != sched->hash_set.size) {
+        delete traced(sched);
+        traced(sched) = nullptr;
+    }
+#endif
     if (traced(sched) == nullptr) {
         traced(sched) = new trace();
         traced(sched)->causes.resize(sched->hash_set.size);

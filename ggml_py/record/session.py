@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ from ..trace.decode import Layouts, Meaning, Records, read
 from ..trace.planned import make_plan
 from ..trace.record import Settings, collection_paused
 from . import stream
+from .reallocs import realloc_reason
 
 if TYPE_CHECKING:
     from ..plan import Plan
@@ -38,6 +38,7 @@ class Process:
     left_out: int = 0  # plans and computes that were not written: --max-size, --first, a full disk
     schedulers: dict[int, dict[str, Any]] = field(default_factory=dict)
     rows: list[np.ndarray[Any, Any]] = field(default_factory=list)  # arrays of gp_tensor_record
+    n_rows: int = 0  # in all of them
     plans: dict[int, RecordedPlan] = field(default_factory=dict)
     runs: list[tuple[bytes, bytes]] = field(default_factory=list)  # computes, and their events
 
@@ -118,6 +119,7 @@ class RecordedPlan:
     last: int = 0
     reallocs: int = 0  # so often memory was laid out again for it
     reasons: list[str] = field(default_factory=list)  # for that, each once
+    counts: dict[int, Any] = field(default_factory=dict)  # gp_record_seen of each scheduler
 
     @cached_property
     def scalars(self) -> dict[str, int]:
@@ -184,13 +186,13 @@ class RecordedPlan:
         """Its kind, with the number of tokens: "prompt of 512"."""
         return self.kind if self.n_tokens is None else f"{self.kind} of {self.n_tokens}"
 
-    @cached_property
+    @property
     def difference(self) -> str:
-        """How it differs from the plan that its scheduler made before it."""
-        from .difference import difference
-
+        """How it differs from the plan that its scheduler made before it: "0: 'x' is [1], not
+        [64]"; "first" without one."""
+        why = self.sections["why"].decode("utf-8", "replace")
         before = self.process.plans.get(self.before)
-        return "first" if before is None else f"{before.index}: {difference(before, self)}"
+        return why if before is None else f"{before.index}: {why}"
 
     @property
     def plan(self) -> Plan:
@@ -293,14 +295,14 @@ class Record:
         sections = {tag: bytes(part) for tag, part in chunk.sections().items()}
         (head,) = np.frombuffer(sections["plan"], owner.layouts["gp_record_plan"])
         rows = np.frombuffer(sections.pop("rows"), owner.layouts[_TENSOR])
-        owner.rows.append(rows)
-        number, n_rows = int(head["plan"]), sum(map(len, owner.rows))
+        number, n_rows = int(head["plan"]), owner.n_rows + len(rows)
         ids = np.frombuffer(sections["ids"], "<u4")
         # Rows are numbered as they are written: after a lost chunk the numbers do not fit.
         if number != len(owner.plans) or (len(ids) and int(ids.max()) >= n_rows):
             self.unreadable += 1
-            owner.rows.pop()
             return
+        owner.rows.append(rows)
+        owner.n_rows = n_rows
         time = int(head["time"])
         plan = RecordedPlan(
             len(self.plans), owner, number, int(head["scheduler"]), int(head["thread"]),
@@ -328,13 +330,11 @@ class Record:
 
 def _take_seen(chunk: stream.Chunk, owner: Process) -> None:
     """Later counts of the same scheduler and plan replace earlier ones."""
-    counts = owner.__dict__.setdefault("_seen", {})
     for row in np.frombuffer(chunk.sections()["seen"], owner.layouts["gp_record_seen"]):
-        counts[int(row["plan"]), int(row["scheduler"])] = row
-    for number in {plan for plan, _scheduler in counts}:
-        plan = owner.plans.get(number)
+        plan = owner.plans.get(int(row["plan"]))
         if plan is not None:
-            rows = [row for (n, _s), row in counts.items() if n == number]
+            plan.counts[int(row["scheduler"])] = row
+            rows = plan.counts.values()
             for name in ("planned", "allocated", "computed"):
                 setattr(plan, name, sum(int(row[name]) for row in rows))
             plan.first = min(int(row["first"]) for row in rows)
@@ -342,8 +342,6 @@ def _take_seen(chunk: stream.Chunk, owner: Process) -> None:
 
 
 def _take_realloc(chunk: stream.Chunk, owner: Process) -> None:
-    from .difference import realloc_reason
-
     for row in np.frombuffer(chunk.sections()["reallocs"], owner.layouts["gp_record_realloc"]):
         plan = owner.plans.get(int(row["plan"]))
         if plan is not None:
@@ -351,8 +349,3 @@ def _take_realloc(chunk: stream.Chunk, owner: Process) -> None:
             reason = realloc_reason(row["reason"])
             if reason not in plan.reasons:
                 plan.reasons.append(reason)
-
-
-def when(ns: int) -> str:
-    """A time since the epoch as text."""
-    return datetime.datetime.fromtimestamp(ns / 1e9).strftime("%Y-%m-%d %H:%M:%S")

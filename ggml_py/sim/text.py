@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from typing import Any
 
 from ..backends.device import device
 from ..errors import ArgumentError
+from ..files.sizes import parse_size
 from .device import SimDevice, existing, sim_device
 from .named import load_profile
 
 _SET = "set."
-_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
 def sim_device_of(text: str) -> SimDevice:
@@ -53,10 +52,10 @@ def sim_device_of(text: str) -> SimDevice:
 
 
 def _bytes(part: str, value: str) -> int:
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)([KMGT]?)(?:i?B)?", value, re.IGNORECASE)
+    found = parse_size(value)
     if found is None:
         raise ArgumentError(f"{part}: expected bytes, such as 4096, 512M or 8G")
-    return int(float(found[1]) * _UNITS[found[2].upper()])
+    return found
 
 
 def _whole(part: str, value: str) -> int:

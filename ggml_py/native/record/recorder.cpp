@@ -2,7 +2,7 @@
 // processes need. Compiled only into the library that is put in front of the program's ggml.
 //
 //   GGML_PY_RECORD        the file, or with "/" at its end the folder for a file of each process
-//   GGML_PY_RECORD_WITH   words with spaces between them: run, quiet, max_size=N, every=N, first=N, version=X
+//   GGML_PY_RECORD_WITH   words with spaces between them: run, quiet, max_size=N, every=N, first=N
 //   GGML_PY_RECORD_ABOUT  JSON that is kept in the record
 #include "record_file.h"
 

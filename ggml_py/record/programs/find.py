@@ -25,6 +25,10 @@ _OURS = re.compile(r"/ggml_py/native/")
 _LISTED = re.compile(r"=> (/.*) \(0x")
 
 
+_PYTHONS = ("python", "pypy")
+_NODES = ("node", "bun", "deno", "electron")
+
+
 class Found(NamedTuple):
     """A program, and the library in which its scheduler is."""
 
@@ -54,12 +58,20 @@ def find(command: Sequence[str], environment: Mapping[str, str]) -> list[Found]:
         return [Found(program, lib.resolve(), "linked with") for lib in found]
     if elf.contains(program, elf.MADE.encode()):
         raise ArgumentError(_static(program))
-    name = program.resolve().name
-    if name.startswith(("python", "pypy")):
+    if program.resolve().name.startswith(_PYTHONS):
         return _in_packages(program, environment, script)
-    if name.startswith(("node", "bun", "deno", "electron")):
+    if program.resolve().name.startswith(_NODES):
         return _in_modules(program, [script, *map(Path, command[1:])])
     return _beside(program, linked)
+
+
+def opens_libraries(command: Sequence[str], environment: Mapping[str, str]) -> bool:
+    """Whether the command's program is an interpreter, which opens libraries and asks them for
+    functions by name. Raises `ArgumentError` for a program that is not there."""
+    program = resolve(command[0], environment)
+    if not elf.is_elf(program):
+        program = _interpreter_of(program, environment)
+    return program.resolve().name.startswith(_PYTHONS + _NODES)
 
 
 def resolve(name: str, environment: Mapping[str, str]) -> Path:

@@ -121,11 +121,11 @@ def _doubt(library: Path, own: dict[str, Any], facts: dict[str, Any]) -> str:
     package = _package_of(library)
     if package is not None and package == (facts.get("package"), facts.get("version")):
         return ""
-    if commit in ("unknown", "") and package is None:
-        return ""  # built from a release's archive, which has no commit
+    known = commit not in ("unknown", "")
     return (
         f"planned by the scheduler of ggml {version} as {facts.get('package')} "
-        f"{facts.get('version')} has it; the program's own is of commit {commit}"
+        f"{facts.get('version')} has it; the program's own "
+        f"{f'is of commit {commit}' if known else 'does not say its commit'}"
     )
 
 
