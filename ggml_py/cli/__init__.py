@@ -16,7 +16,9 @@ import click
 from ..errors import GgmlError
 from . import (
     bench,
+    bisect,
     build,
+    compare,
     demo,
     devices,
     diff,
@@ -85,6 +87,8 @@ for verb in (
     generate,
     trace,
     record,
+    compare,
+    bisect,
     bench,
     build,
 ):

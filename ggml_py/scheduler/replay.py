@@ -13,11 +13,14 @@ import numpy as np
 from .. import enums
 from ..backends.buffer import Buffer, BufferType
 from ..backends.device import Device
+from ..backends.device import devices as all_devices
 from ..boundary.ffi import ffi, lib, text
 from ..errors import ArgumentError
 from ..graphs.context import Context
 from ..graphs.graph import Graph
 from ..plan import Plan
+from ..sim.assumed import assuming
+from ..sim.device import sim_device
 from ..tensors.tensor import Tensor
 from ..trace.record import NODE, BufferRecord, Capture, TensorRecord
 from .scheduler import Scheduler
@@ -44,6 +47,7 @@ def replay(
     *,
     op_offload: bool | None = None,
     parallel: bool | None = None,
+    as_answered: bool = False,
 ) -> Replayed:
     """The plan that upstream's scheduler makes of a plan's graph on other devices, by priority; the
     last is a CPU.
@@ -53,7 +57,9 @@ def replay(
     goes to the CPU. `weights` are pairs (regular expression, device or buffer type), as llama.cpp's
     -ot: the first that matches a weight's name says where it is. Pins stay on the backend in the
     same place.
-    `op_offload` and `parallel` are as recorded unless they are given.
+    `op_offload` and `parallel` are as recorded unless they are given. With `as_answered` the
+    devices support and offload what the recorded ones did, so that only the scheduler may decide
+    otherwise.
 
     Raises ValueError for a plan without the answers of the backends, `ArgumentError` for devices
     that make no scheduler, names that mean no memory, and ops or types that this release lacks.
@@ -81,9 +87,79 @@ def replay(
             backend = places.backend_of(t.pin) if t.pin >= 0 else None
             if backend is not None:
                 scheduler.set_tensor_backend(tensor, backends[backend])
-        found = scheduler.plan(memory.graph)
+        with _answering(capture, places, memory) if as_answered else contextlib.nullcontext():
+            found = scheduler.plan(memory.graph)
         n_weights = sum(map(capture.is_weight, capture.tensors))
         return Replayed(found, places.substitutes, places.unmatched, n_weights)
+
+
+def replay_as_recorded(plan: Plan) -> Plan:
+    """The plan that this release's scheduler makes of a plan's graph, with devices that answer as
+    the recorded ones did. Devices that are not here are simulated.
+
+    Raises what `replay` does, and `ArgumentError` if the recorded memory cannot be stood in for.
+    """
+    capture = plan.capture
+    capture.check_answers()
+    with contextlib.ExitStack() as stack:
+        here = {device.name: device for device in all_devices()}
+        last = len(capture.backends) - 1
+        devices = []
+        for b, recorded in enumerate(capture.backends):
+            if b == last and recorded.device_type == "CPU":
+                devices.append(here["CPU"])
+            elif recorded.device in here:
+                devices.append(here[recorded.device])
+            else:
+                buft = capture.bufts[recorded.buft]
+                pinned = any(one.is_host and one.name.endswith("_Host") for one in capture.bufts)
+                made = sim_device(
+                    recorded.device, type=recorded.device_type.lower(),
+                    host=buft.is_host, host_buffer=pinned and not buft.is_host,
+                )  # fmt: skip
+                devices.append(stack.enter_context(made))
+        again = replay(plan, devices, as_answered=True).plan
+    _check_readers(capture, again.capture)
+    return again
+
+
+def _check_readers(was: Capture, now: Capture) -> None:
+    """Raises `ArgumentError` if the scheduler was told something else about the memory."""
+
+    def seen(capture: Capture, buft: int) -> tuple[bool, int] | None:
+        return None if buft < 0 else capture.bufts[buft][1:]
+
+    for a, b in zip(was.tensors, now.tensors, strict=True):
+        if seen(was, was.buft_of(a)) != seen(now, now.buft_of(b)):
+            raise ArgumentError(
+                f"'{a.name}' was in {was.bufts[was.buft_of(a)].name} memory, for which none of "
+                "this machine stands in: plan the graph again on devices that you name"
+            )
+    for one, other in zip(was.backends, now.backends, strict=True):
+        if seen(was, one.buft) != seen(now, other.buft):
+            raise ArgumentError(
+                f"{one.name} computed in {was.bufts[one.buft].name} memory, for which none of this "
+                "machine stands in: plan the graph again on devices that you name"
+            )
+
+
+def _answering(capture: Capture, places: _Places, memory: _Memory) -> Any:
+    """While it lasts, the devices answer about the graph's nodes as the recorded ones did."""
+    ids = {int(ffi.cast("uintptr_t", t.ptr)): i for i, t in enumerate(memory.tensors)}
+    places_of = {places.backend_of(b): b for b in range(len(capture.backends))}
+
+    def answers(field: str, b: int) -> Any:
+        def answer(tensor: Tensor) -> bool | None:
+            i = ids.get(int(ffi.cast("uintptr_t", tensor.ptr)))
+            return None if i is None else bool(getattr(capture.tensors[i], field) >> b & 1)
+
+        return answer
+
+    known = {d: places_of[i] for i, d in enumerate(places.devices) if i in places_of}
+    return assuming(
+        {device: answers("supports", b) for device, b in known.items()},
+        {device: answers("offload", b) for device, b in known.items()},
+    )
 
 
 class _Places:
@@ -127,8 +203,8 @@ class _Places:
     def _like(self, name: str) -> BufferType:
         if name in self._bufts:
             return self._bufts[name]
-        device = self._device_of(name)
-        found = device.buffer_type
+        hosts = [d.host_buffer_type for d in self.devices if d.host_buffer_type]
+        found = hosts[0] if name.endswith("_Host") and hosts else self._device_of(name).buffer_type
         self._taken[name] = found.name
         return found
 
@@ -248,7 +324,7 @@ def _tensor(context: Context, t: TensorRecord) -> Any:
     tensor.op = op
     for i, word in enumerate(t.op_params):
         tensor.op_params[i] = word
-    tensor.flags = sum(_FLAGS[flag] for flag in t.flags)
+    tensor.flags = sum(_FLAGS.get(flag, 0) for flag in t.flags)  # older releases have fewer
     return tensor
 
 

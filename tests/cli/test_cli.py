@@ -29,15 +29,15 @@ def model(tmp_path_factory):
 def test_help_lists_the_verbs():
     text = ok("--help")
     assert re.findall(r"^  ([\w-]+) ", text.split("Commands:")[1], re.M) == [
-        "bench", "build", "demo", "devices", "diff", "explain", "generate", "plan", "record",
-        "sweep", "trace", "view", "why-not",
+        "bench", "bisect", "build", "compare", "demo", "devices", "diff", "explain", "generate",
+        "plan", "record", "sweep", "trace", "view", "why-not",
     ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
     "verb",
     ["devices", "demo", "plan", "explain", "why-not", "diff", "sweep", "generate", "trace",
-     "bench", "build"],
+     "bench", "bisect", "build", "compare"],
 )
 def test_every_verb_has_help(verb):
     assert "sage" in ok(verb, "--help")

@@ -33,7 +33,7 @@ FLOORS = (
     ("plan",),
     ("run", "checks"),
     ("scheduler",),
-    ("record",),
+    ("record", "releases"),
     ("llama",),
     ("models", "train"),
     ("cli", "pytest_plugin", "__main__"),

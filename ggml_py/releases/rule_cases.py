@@ -1,0 +1,96 @@
+"""A small graph for each rule of the scheduler that releases do not share: plain data, which every
+release plans natively with the answers given here."""
+
+from __future__ import annotations
+
+from ..plan import Plan
+from ..trace import reference
+from ..trace.record import (
+    LEAF,
+    NODE,
+    BackendRecord,
+    BufferRecord,
+    BuftRecord,
+    Capture,
+    Settings,
+    TensorRecord,
+)
+from ..trace.rules import RELEASES
+from .compare import Case
+
+_GPU, _CPU, _BOTH = 1, 2, 3  # sets of backends
+_N = 70  # more than twice the 30 inputs that a split once could have
+
+
+def rule_cases() -> list[Case]:
+    """The cases."""
+    made = {
+        "attention sinks in host memory": _sinks(),
+        "a split with 70 inputs": _many_inputs(),
+        "graph inputs of a pipeline": _pipeline(),
+    }
+    return [Case(name, plan=_planned(capture)) for name, capture in made.items()]
+
+
+def _planned(capture: Capture) -> Plan:
+    return Plan(capture, reference.plan(capture).outcome)
+
+
+def _sinks() -> Capture:
+    """Flash attention of 64 tokens; everything is in host memory. llama.cpp #25800."""
+    fa = _tensor(0, NODE, "fattn", "FLASH_ATTN_EXT", src=(1, 2, 3, 4, 5), offload=_GPU)
+    inputs = [_tensor(i, LEAF, name, flags=("input",)) for i, name in enumerate("qkvm", 1)]
+    sinks = _tensor(5, LEAF, "blk.0.attn_sinks.weight", ne=(64, 1, 1, 1), buffer=0)
+    return _capture([fa], [*inputs, sinks])
+
+
+def _many_inputs() -> Capture:
+    """A chain on the GPU. Each node reads another input, which is on the CPU."""
+    chain = [
+        _tensor(i, NODE, f"sum-{i}", "ADD", src=(i - 1 if i else _N, _N + i), pin=0)
+        for i in range(_N)
+    ]
+    return _capture(chain, [_input(_N + i) for i in range(_N)])
+
+
+def _pipeline() -> Capture:
+    """Four copies of everything that is copied. One input is read on the GPU, the other where it
+    is."""
+    here = _tensor(0, NODE, "on_gpu", "ADD", src=(2, 2), pin=0)
+    there = _tensor(1, NODE, "on_cpu", "ADD", src=(0, 3), pin=1)
+    return _capture([here, there], [_input(2), _input(3)], n_copies=4)
+
+
+def _input(id: int) -> TensorRecord:
+    return _tensor(id, LEAF, f"inp-{id}", flags=("input",))
+
+
+def _tensor(
+    id: int,
+    kind: str,
+    name: str,
+    op: str = "NONE",
+    *,
+    src: tuple[int, ...] = (),
+    ne: tuple[int, int, int, int] = (64, 64, 1, 1),
+    flags: tuple[str, ...] = (),
+    buffer: int = -1,
+    pin: int = -1,
+    offload: int = 0,
+) -> TensorRecord:
+    nb = (4, 4 * ne[0], 4 * ne[0] * ne[1], 4 * ne[0] * ne[1])
+    return TensorRecord(
+        id, kind, name, op, op, "f32", ne, nb, 4 * ne[0] * ne[1], flags, (0,) * 16, src, -1, 0,
+        buffer, 1, pin, _BOTH, offload,
+    )  # fmt: skip
+
+
+def _capture(nodes: list[TensorRecord], leafs: list[TensorRecord], n_copies: int = 1) -> Capture:
+    newest = RELEASES[0]
+    settings = Settings(newest.ggml, f"{newest.label}-0", True, n_copies, 0, 1024, 0)
+    backends = (BackendRecord("gpu0", "gpu0", "GPU", 0), BackendRecord("CPU", "CPU", "CPU", 1))
+    bufts = (BuftRecord("gpu0", False, _GPU), BuftRecord("CPU", True, _CPU))
+    return Capture(
+        settings, backends, bufts, (BufferRecord(1, "weights", 256),), (*nodes, *leafs),
+        tuple(t.id for t in leafs),
+    )  # fmt: skip
