@@ -1,0 +1,81 @@
+"""Which release changed which rule of the scheduler: every release plans a graph for each rule.
+
+    python benchmarks/release_rules.py [--write]
+
+Builds the releases that are missing (one to two minutes each), plans `ggml_py.releases.rule_cases`
+natively under each, and compares neighbours. Nothing tells it where a rule changed. Exit status 1
+means that a release and the reference by its rules disagree, or that a change has no known cause.
+`--write` puts the result into benchmarks/results/release_rules.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import subprocess
+import sys
+import time
+from itertools import pairwise
+from pathlib import Path
+
+import search
+
+from ggml_py.plan import Plan
+from ggml_py.releases import changes, rule_cases
+from ggml_py.releases.attribution import agrees
+from ggml_py.releases.compare import plans_under, prepared
+from ggml_py.trace.rules import RELEASES
+
+REPO = Path(__file__).resolve().parent.parent
+PATTERNS = (
+    "ggml_py/releases/*.py", "ggml_py/trace/reference.py", "ggml_py/trace/rules.py",
+    "vendor/upstream.toml",
+)  # fmt: skip
+
+
+def main() -> int:
+    """Prints what changed where."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--write", action="store_true")
+    args = parser.parse_args()
+    start = time.monotonic()
+    labels = [release.label for release in reversed(RELEASES)]
+    cases = rule_cases()
+    found = plans_under([prepared(label) for label in labels], cases, jobs=2)
+    rows, wrong = [], []
+    for label, plans in zip(labels, found, strict=True):
+        for case, plan in zip(cases, plans, strict=True):
+            if not isinstance(plan, Plan) or not agrees(plan):
+                wrong.append([label, case.name, plan if isinstance(plan, str) else "disagrees"])
+    for (old, before), (new, after) in pairwise(zip(labels, found, strict=True)):
+        for case, a, b in zip(cases, before, after, strict=True):
+            if isinstance(a, Plan) and isinstance(b, Plan):
+                for change in changes(a, b):
+                    rows.append([case.name, old, new, change.kind, change.text])
+                    print(f"{new} (not in {old}): {case.name}: {change.kind}: {change.text}")
+    wrong += [row for row in rows if row[3] == "unknown"]
+    n = len(labels) * len(cases)
+    print(f"{n} plans of {len(labels)} releases; not as the reference, or unexplained: {wrong or 0}")
+    if args.write:
+        write(rows, labels, wrong, n, time.monotonic() - start)
+    return 1 if wrong else 0
+
+
+def write(rows: list[list[str]], labels: list[str], wrong: list, n: int, seconds: float) -> None:
+    """Writes the record."""
+    commit = subprocess.run(
+        ["git", "rev-parse", "HEAD"], cwd=REPO, capture_output=True, text=True, check=True
+    ).stdout.strip()
+    record = {
+        "command": "python benchmarks/release_rules.py --write",
+        "date": str(datetime.date.today()), "commit": commit, "seconds": round(seconds),
+        "releases": labels, "n_plans": n, "wrong": wrong, "changes": rows,
+        "patterns": list(PATTERNS), "about": search.hashes(PATTERNS),
+    }  # fmt: skip
+    target = REPO / "benchmarks" / "results" / "release_rules.json"
+    target.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
