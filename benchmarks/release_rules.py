@@ -56,7 +56,8 @@ def main() -> int:
                     print(f"{new} (not in {old}): {case.name}: {change.kind}: {change.text}")
     wrong += [row for row in rows if row[3] == "unknown"]
     n = len(labels) * len(cases)
-    print(f"{n} plans of {len(labels)} releases; not as the reference, or unexplained: {wrong or 0}")
+    said = wrong or "none"
+    print(f"{n} plans of {len(labels)} releases; not as the reference, or unexplained: {said}")
     if args.write:
         write(rows, labels, wrong, n, time.monotonic() - start)
     return 1 if wrong else 0

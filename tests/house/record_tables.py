@@ -186,6 +186,27 @@ def programs() -> str:
 
 # --- the pages
 
+# --- benchmarks/release_rules.py
+
+
+def release_rules() -> str:
+    """Which release changed which rule."""
+    record = json.loads((RESULTS / "release_rules.json").read_text())
+    lines = ["| first in | not in | graph | what changed |", "|---|---|---|---|"]
+    lines += [
+        f"| {new} | {old} | {case} | {kind}: {text} |"
+        for case, old, new, kind, text in record["changes"]
+    ]
+    n, releases = record["n_plans"], len(record["releases"])
+    equal = n - len(record["wrong"])
+    lines += [
+        "",
+        f"{equal} of {n} plans of {releases} releases are those of the reference by the release's "
+        f"rules ({record['date']}).",
+    ]
+    return "\n".join(lines) + "\n"
+
+
 TABLES = {  # page, name there: table
     ("PROFILES.md", "benchmarks/cards.py"): asked,
     ("PROFILES.md", "benchmarks/card_plans.py"): by_release,
@@ -194,6 +215,7 @@ TABLES = {  # page, name there: table
     ("ANY_MODEL.md", "benchmarks/any_model.py"): any_models,
     ("ARCHITECTURES.md", "benchmarks/any_model.py"): by_architecture,
     ("ANY_PROGRAM.md", "benchmarks/record_programs.py"): programs,
+    ("RELEASES.md", "benchmarks/release_rules.py"): release_rules,
 }
 
 

@@ -1,21 +1,92 @@
 """`ggml-py compare` and `bisect`: two releases plan natively, in processes of their own."""
 
 import json
+import re
+import shlex
+import sys
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from cli_runs import fails, ok, run
 
 import ggml_py as ggml
 from ggml_py.models.synthetic import LlamaSpec, write_llama
+from ggml_py.releases import bisect, rule_cases
 from ggml_py.scheduler.replay import replay_as_recorded
+from ggml_py.trace import reference
+from ggml_py.trace.rules import find_release
 
 OLD, NEW = "0.17.0", ggml.enums.UPSTREAM
+REPO = Path(__file__).resolve().parents[2]
 SETS = {
     "CPU": ("-d", "CPU"),
     "BLAS": ("-d", "BLAS", "-d", "CPU"),
     "partly": ("-d", "sim:gpu0,profile=rtx4090", "-d", "CPU", "-ngl", "1"),
     "two": ("-d", "sim:gpu0,profile=cuda", "-d", "sim:gpu1,profile=cuda", "-d", "CPU", "-ngl", "9"),
 }  # fmt: skip
+
+
+def blocks():
+    """The page's commands and what they print."""
+    page = (REPO / "docs" / "RELEASES.md").read_text()
+    return re.findall(r"(?s)```\n\$ ggml-py (.*?)\n(.*?)```", page)
+
+
+def planned_by_rules(labels, cases, *_more):
+    """In place of processes: the reference's plans by the rules of each release."""
+    found = []
+    for label in labels:
+        release = find_release(label)
+        found.append([])
+        for case in cases:
+            settings = case.plan.settings._replace(upstream=release.ggml, build=f"{label}-0")
+            capture = replace(case.plan.capture, settings=settings)
+            found[-1].append(ggml.Plan(capture, reference.plan(capture).outcome))
+    return found
+
+
+@pytest.fixture
+def by_rules(monkeypatch):
+    for module in (sys.modules["ggml_py.releases.compare"], sys.modules["ggml_py.releases.bisect"]):
+        monkeypatch.setattr(module, "plans_under", planned_by_rules)
+        monkeypatch.setattr(module, "prepared", lambda release, _build=True: release)
+
+
+def test_bisect_asks_and_says_what_the_page_shows(by_rules):
+    command, shown = blocks()[1]
+    verb, _good, good, _bad, bad, _that, that = shlex.split(command)
+    assert verb == "bisect"
+    assert f"{bisect(good, bad, rule_cases(), that)}\n" == shown
+
+
+@pytest.mark.parametrize(
+    ("good", "bad", "that", "last", "first"),
+    [
+        ("0.9.4", "0.26.0", "copies < 3", "0.17.0", "0.18.0"),
+        ("0.26.0", "0.9.4", "splits > 2", "0.24.0", "0.23.0"),
+        ("0.24.0", "0.26.0", "", "0.24.0", "0.25.3"),
+        ("0.23.0", "0.24.0", "", "0.23.0", "0.24.0"),
+        ("0.26.0", "0.9.4.p0.2.4", "fattn not on CPU", "0.18.0", "0.17.0"),
+    ],
+)
+def test_bisect_finds_the_release_in_either_direction(by_rules, good, bad, that, last, first):
+    cases = rule_cases()[: 1 if that.startswith("copies") else None]
+    found = bisect(good, bad, cases, that)
+    assert (found.last, found.first) == (last, first)
+    assert [release for release, _held in found.tried[:2]] == [good, bad]
+    assert found.comparison.different
+
+
+def test_bisect_refuses_what_does_not_turn(by_rules):
+    with pytest.raises(ValueError, match=r"does not hold for 0\.26\.0, so nothing turns"):
+        bisect("0.9.4", "0.26.0", rule_cases(), "splits > 400")
+    with pytest.raises(ValueError, match=r"already holds for 0\.9\.4"):
+        bisect("0.9.4", "0.26.0", rule_cases(), "splits > 0")
+    with pytest.raises(ValueError, match="no plan has a node 'ffn'"):
+        bisect("0.9.4", "0.26.0", rule_cases(), "ffn on CPU")
+    with pytest.raises(ValueError, match="no backend 'gpu7', only gpu0, CPU"):
+        bisect("0.9.4", "0.26.0", rule_cases(), "fattn on gpu7")
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +154,20 @@ def test_the_rules_that_changed_are_found_natively(folder):
 def test_a_model_is_planned_by_each_release(folder):
     ok("build", "--upstream", OLD)
     words = ("compare", "--upstream", OLD, "--upstream", NEW, folder / "m.gguf", *SETS["partly"])
-    assert "0 of 1 case differ" in ok(*words)
+    done = run(*words, "--json")
+    assert done.returncode == 1
+    (row,) = json.loads(done.stdout)["cases"]
+    # A later llama.cpp takes embeddings beside tokens: nodes are added, and none moves.
+    assert [change["kind"] for change in row["changes"]] == ["graph"]
+    assert not [c for c in row["diff"]["changed"] if c["is_computed"]]
+    assert row["reference_agrees"] == [True, True]
     error = fails(*words, "--nonsense", "3", code=1)
     assert "neither release has a plan" in error
     assert "No such option '--nonsense'" in error
+
+
+@pytest.mark.thorough("builds")
+def test_the_page_shows_what_compare_prints():
+    ok("build", "--upstream", OLD)
+    command, shown = blocks()[0]
+    assert run(*shlex.split(command)).stdout == shown
