@@ -71,7 +71,7 @@ def write(rows: list[list[str]], labels: list[str], wrong: list, n: int, seconds
     record = {
         "command": "python benchmarks/release_rules.py --write",
         "date": str(datetime.date.today()), "commit": commit, "seconds": round(seconds),
-        "releases": labels, "n_plans": n, "wrong": wrong, "changes": rows,
+        "equal": not wrong, "releases": labels, "n_plans": n, "wrong": wrong, "changes": rows,
         "patterns": list(PATTERNS), "about": search.hashes(PATTERNS),
     }  # fmt: skip
     target = REPO / "benchmarks" / "results" / "release_rules.json"

@@ -119,9 +119,13 @@ def select(wanted: str | None) -> dict[str, Any]:
                 f"Make it with `ggml-py build --upstream {wanted}`"
             )
         return min(matching, key=lambda b: (bool(lacking(b)), _special(b)))
+    # A checkout that was built for a comparison must not become what everything else runs on.
     return min(
-        present, key=lambda b: (bool(lacking(b)), _special(b), b["ggml_version"] != UPSTREAM)
-    )
+        present,
+        key=lambda b: (
+            bool(lacking(b)), _special(b), b["ggml_version"] != UPSTREAM, not b.get("package", "?")
+        ),
+    )  # fmt: skip
 
 
 def current() -> dict[str, Any]:

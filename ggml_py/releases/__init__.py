@@ -1,11 +1,11 @@
 """The same work under several releases of ggml: what a new release plans differently, and why."""
 
-from .attribution import Change as Change
+from .attribution import Attribution as Attribution
 from .attribution import changes as changes
 from .bisect import Bisection as Bisection
 from .bisect import bisect as bisect
-from .compare import Case as Case
+from .compare import Compared as Compared
 from .compare import Comparison as Comparison
-from .compare import Row as Row
+from .compare import Work as Work
 from .compare import compare as compare
 from .rule_cases import rule_cases as rule_cases

@@ -21,7 +21,7 @@ from ..trace.rules import Rules, rules_of
 _SHOWN = 3  # ops in a sentence
 
 
-class Change(NamedTuple):
+class Attribution(NamedTuple):
     """A difference between two releases that the plan depends on."""
 
     kind: str  # "rule", "answer", "memory", "graph", "history", "unknown"
@@ -30,20 +30,20 @@ class Change(NamedTuple):
     decides: bool  # whether it alone leads from the one plan to the other
 
 
-def changes(before: Planned, after: Planned) -> tuple[Change, ...]:
+def changes(before: Planned, after: Planned) -> tuple[Attribution, ...]:
     """What led from one release's plan to the other's, what decides first. () if they decide the
     same. "unknown" is what neither rules nor answers explain."""
     a, b = before.capture, after.capture
     if _decided(before.outcome) == _decided(after.outcome) and _graph(a) == _graph(b):
         return ()
     if _graph(a) != _graph(b):
-        return (Change("graph", "", _graph_text(a, b), True),)
+        return (Attribution("graph", "", _graph_text(a, b), True),)
     target = _decided(after.outcome)
     found = [*_rules(a, b, target), *_answers(a, b, target)]
     together = any(one.decides for one in found) or _same(_with_answers(a, b), b, target)
     if not together:
         text = "neither a known rule nor an answer of a backend leads to this plan"
-        found.append(Change("unknown", "", text, False))
+        found.append(Attribution("unknown", "", text, False))
     return tuple(sorted(found, key=lambda change: not change.decides))
 
 
@@ -67,7 +67,7 @@ def _same(capture: Capture, release: Capture, target: object, rules: Rules | Non
         return False
 
 
-def _rules(a: Capture, b: Capture, target: object) -> list[Change]:
+def _rules(a: Capture, b: Capture, target: object) -> list[Attribution]:
     old, new = rules_of(a.settings), rules_of(b.settings)
     found = []
     for name in Rules._fields:
@@ -75,7 +75,7 @@ def _rules(a: Capture, b: Capture, target: object) -> list[Change]:
         if was != now:
             swapped = old._replace(**{name: now})
             if _same(a, a, target, swapped):
-                found.append(Change("rule", name, _RULES[name](was, now), True))
+                found.append(Attribution("rule", name, _RULES[name](was, now), True))
     return found
 
 
@@ -113,7 +113,7 @@ def _with_answers(a: Capture, b: Capture) -> Capture:
     return replace(a, tensors=tensors, bufts=b.bufts, buffers=b.buffers, backends=b.backends)
 
 
-def _answers(a: Capture, b: Capture, target: object) -> list[Change]:
+def _answers(a: Capture, b: Capture, target: object) -> list[Attribution]:
     counts: Counter[str] = Counter()
     for t, u in zip(a.tensors, b.tensors, strict=True):
         for field, verb in (("supports", "supports"), ("offload", "offloads")):
@@ -126,11 +126,11 @@ def _answers(a: Capture, b: Capture, target: object) -> list[Change]:
     if counts:
         rows = [f"{text} ({counted(n, 'node')})" for text, n in counts.most_common(_SHOWN)]
         more = f" and {len(counts) - _SHOWN} more answers" if len(counts) > _SHOWN else ""
-        found.append(Change("answer", "", ", ".join(rows) + more, decides))
+        found.append(Attribution("answer", "", ", ".join(rows) + more, decides))
     if _memory(a) != _memory(b):
         elsewhere = sum(x != y for x, y in zip(_memory(a), _memory(b), strict=True))
         text = f"{counted(elsewhere, 'tensor')} in other memory, or pinned otherwise"
-        found.append(Change("memory", "", text, decides))
+        found.append(Attribution("memory", "", text, decides))
     return found
 
 

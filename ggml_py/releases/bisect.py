@@ -10,7 +10,7 @@ from typing import Any
 
 from ..plan import Plan
 from ..trace.rules import RELEASES, find_release
-from .compare import Case, Comparison, Progress, compare, plans_under, prepared
+from .compare import Comparison, Progress, Work, compare, plans_under, prepared
 
 _NUMBER = re.compile(r"(splits|copies|copy_bytes|nodes) *(<=|>=|==|!=|<|>) *(\d+)")
 _PLACE = re.compile(r"(\S+) (on|not on) (\S+)")
@@ -50,7 +50,7 @@ class Bisection:
 def bisect(
     good: str,
     bad: str,
-    cases: Sequence[Case],
+    cases: Sequence[Work],
     condition: str = "",
     *,
     build: bool = True,

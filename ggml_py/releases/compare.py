@@ -18,13 +18,13 @@ from ..plan import Plan
 from ..trace.answers.diff import Diff, diff
 from ..trace.names import counted
 from ..trace.rules import find_release
-from .attribution import Change, agrees, changes
+from .attribution import Attribution, agrees, changes
 
 Progress = Callable[[float], None]
 
 
 @dataclass(frozen=True)
-class Case:
+class Work:
     """A piece of work that every release is given.
 
     `words` is what `ggml-py plan` takes: a model, or a record or saved plan with devices (-d), and
@@ -37,7 +37,7 @@ class Case:
 
 
 @dataclass(frozen=True)
-class Row:
+class Compared:
     """One case under two releases."""
 
     case: str
@@ -45,7 +45,7 @@ class Row:
     after: Plan | None
     errors: tuple[str, str]  # why there is no plan; "" with one
     diff: Diff | None  # None unless both releases plan it
-    changes: tuple[Change, ...]
+    changes: tuple[Attribution, ...]
     agrees: tuple[bool | None, bool | None]  # whether the reference makes the same plans
 
     @property
@@ -78,13 +78,13 @@ class Comparison:
 
     before: str
     after: str
-    rows: tuple[Row, ...]
+    rows: tuple[Compared, ...]
 
     def __bool__(self) -> bool:
         return bool(self.different)
 
     @property
-    def different(self) -> tuple[Row, ...]:
+    def different(self) -> tuple[Compared, ...]:
         """The cases that the releases decide differently."""
         return tuple(row for row in self.rows if row.differs)
 
@@ -120,7 +120,7 @@ class Comparison:
 def compare(
     before: str,
     after: str,
-    cases: Iterable[Case],
+    cases: Iterable[Work],
     *,
     build: bool = True,
     jobs: int = 1,
@@ -162,7 +162,7 @@ def prepared(release: str, build: bool = True) -> str:
 
 
 def plans_under(
-    keys: Sequence[str], cases: Sequence[Case], jobs: int = 1, progress: Progress | None = None
+    keys: Sequence[str], cases: Sequence[Work], jobs: int = 1, progress: Progress | None = None
 ) -> list[list[Plan | str]]:
     """For each build the plan of each case, or why there is none."""
     found: list[list[Plan | str]] = [["" for _ in cases] for _ in keys]
@@ -185,14 +185,14 @@ def plans_under(
     return found
 
 
-def _saved(case: Case, path: Path) -> Path | None:
+def _saved(case: Work, path: Path) -> Path | None:
     if case.plan is None:
         return None
     case.plan.to_json(path)
     return path
 
 
-def _planned(key: str, case: Case, saved: Path | None, out: Path) -> Plan | str:
+def _planned(key: str, case: Work, saved: Path | None, out: Path) -> Plan | str:
     """The plan that a build makes; why there is none."""
     command = [sys.executable, "-m"]
     if saved is not None:
@@ -213,12 +213,12 @@ def _planned(key: str, case: Case, saved: Path | None, out: Path) -> Plan | str:
     return (said[-1] if said else f"exit status {done.returncode}").removeprefix("error: ")
 
 
-def _row(case: Case, before: Plan | str, after: Plan | str) -> Row:
+def _row(case: Work, before: Plan | str, after: Plan | str) -> Compared:
     plans = [side if isinstance(side, Plan) else None for side in (before, after)]
     errors = [side if isinstance(side, str) else "" for side in (before, after)]
     a, b = plans
     agreed = [None if plan is None else agrees(plan) for plan in plans]
-    return Row(
+    return Compared(
         case.name, a, b, (errors[0], errors[1]),
         diff(a, b) if a is not None and b is not None else None,
         changes(a, b) if a is not None and b is not None else (),

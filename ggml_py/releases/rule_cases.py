@@ -16,20 +16,20 @@ from ..trace.record import (
     TensorRecord,
 )
 from ..trace.rules import RELEASES
-from .compare import Case
+from .compare import Work
 
 _GPU, _CPU, _BOTH = 1, 2, 3  # sets of backends
 _N = 70  # more than twice the 30 inputs that a split once could have
 
 
-def rule_cases() -> list[Case]:
+def rule_cases() -> list[Work]:
     """The cases."""
     made = {
         "attention sinks in host memory": _sinks(),
         "a split with 70 inputs": _many_inputs(),
         "graph inputs of a pipeline": _pipeline(),
     }
-    return [Case(name, plan=_planned(capture)) for name, capture in made.items()]
+    return [Work(name, plan=_planned(capture)) for name, capture in made.items()]
 
 
 def _planned(capture: Capture) -> Plan:

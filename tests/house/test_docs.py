@@ -44,6 +44,10 @@ TESTED = {
     ("docs/PYTEST.md", "AssertionError: the plan is not"): "test_docs_pytest.test_the_recipe",
     ("docs/PYTEST.md", "import os, subprocess"): "test_docs_pytest.test_the_recipe_for_a_fork",
     ("docs/PYTEST.md", "FORK="): "test_docs_pytest.test_the_recipe_for_a_fork",
+    ("docs/RELEASES.md", "$ ggml-py compare"):
+        "test_compare.test_the_page_shows_what_compare_prints",
+    ("docs/RELEASES.md", "$ ggml-py bisect"):
+        "test_compare.test_bisect_asks_and_says_what_the_page_shows",
     ("README.md", "$ ggml-py record"): "test_programs.test_the_readme_shows_what_happens",
     ("README.md", "pip install . && ggml-py demo"): TWO_COMMANDS,
     ("README.md", "$ ggml-py demo"): "test_readme.test_the_demo_on_screen_is_what_demo_prints",
