@@ -4,44 +4,75 @@ from __future__ import annotations
 
 import click
 
-from .compare import split_words
 from .shared.bar import bar
+from .shared.cases import PLAN_OPTIONS, cases_of
 from .shared.options import as_json, echo_json
+
+_META = "ggml_py.condition"
+
+
+class _Conditional(click.Command):
+    """A verb with a condition behind "--", which a shell need not keep together."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Like click's, without the condition."""
+        own, sign, condition = args, "", list[str]()
+        if "--" in args:
+            at = args.index("--")
+            own, sign, condition = args[:at], "--", args[at + 1 :]
+        if sign and not condition:
+            raise click.UsageError("expected a condition behind --, such as: -- 'splits > 40'", ctx)
+        ctx.meta[_META] = " ".join(condition)
+        return super().parse_args(ctx, own)
+
+    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
+        """Like click's, with the condition."""
+        return [*super().collect_usage_pieces(ctx), "[-- CONDITION]"]
 
 
 @click.command(
     "bisect",
-    context_settings={"ignore_unknown_options": True},
+    cls=_Conditional,
+    context_settings=PLAN_OPTIONS,
     short_help="Find the release of ggml that first plans something otherwise.",
 )
 @click.argument("sources", nargs=-1, type=click.UNPROCESSED)
 @click.option("--good", required=True, metavar="RELEASE", help="A release without the change.")
 @click.option("--bad", required=True, metavar="RELEASE", help="A release with it.")
-@click.option(
-    "--that", "condition", default="", metavar="CONDITION",
-    help='What is looked for: "splits > 40", "copies", "copy_bytes", "nodes" likewise, "NODE on '
-         'BACKEND", "NODE not on BACKEND". Default: a plan differs from that of --good.',
-)  # fmt: skip
+@click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, metavar="N",
+              help="Plans that are made at once.")  # fmt: skip
 @click.option("--no-build", is_flag=True, help="Refuse releases that are not built yet.")
 @as_json
 def command(
-    sources: tuple[str, ...], good: str, bad: str, condition: str, no_build: bool, as_json: bool
+    sources: tuple[str, ...], good: str, bad: str, jobs: int, no_build: bool, as_json: bool
 ) -> None:
-    """Find the release between which a condition on the plans turns, and what changed there.
+    """Find the release at which a condition on the plans turns, and what changed there.
 
     SOURCES, and the options of `ggml-py plan` that follow them, are as for `ggml-py compare`. Only
     releases that can be had as a package are asked (`ggml-py build --list`).
 
+    CONDITION is 'splits > 40' (also of copies, copy_bytes and nodes), 'NODE on BACKEND' or 'NODE
+    not on BACKEND'. It holds if it does for any of the plans. Without one, a plan that differs from
+    that of --good is looked for.
+
     \b
     ggml-py bisect --good 0.9.4 --bad 0.26.0 llama-server.ggrec
-    ggml-py bisect --good 0.26.0 --bad 0.17.0 --that "kqv_out-0 on gpu0" saved.json.gz
+    ggml-py bisect --good 0.26.0 --bad 0.17.0 saved.json.gz -- kqv_out-0 on gpu0
     """
     from ..releases.bisect import bisect
-    from .shared.cases import cases_of
 
-    cases = cases_of(*split_words(sources))
+    cases = cases_of(sources)
+    condition = str(click.get_current_context().meta[_META])
     with bar("asking releases", at_once=True) as show:
-        found = bisect(good, bad, cases, condition, build=not no_build, progress=show)
+        found = bisect(
+            good,
+            bad,
+            cases,
+            condition,
+            build=not no_build,
+            jobs=jobs,
+            progress=show,
+        )
     if as_json:
         echo_json(found.to_dict())
     else:

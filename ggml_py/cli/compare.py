@@ -9,15 +9,13 @@ import click
 
 from ..trace.names import counted
 from .shared.bar import bar
+from .shared.cases import PLAN_OPTIONS, cases_of
 from .shared.options import as_json, echo_json
-
-# What follows the sources is an option of `plan`, which checks it.
-_AS_PLAN = {"ignore_unknown_options": True, "allow_interspersed_args": True}
 
 
 @click.command(
     "compare",
-    context_settings=_AS_PLAN,
+    context_settings=PLAN_OPTIONS,
     short_help="Show what one release of ggml plans differently from another.",
 )
 @click.argument("sources", nargs=-1, type=click.UNPROCESSED)
@@ -65,7 +63,6 @@ def command(
     ggml-py compare --upstream 0.26.0 --source ~/llama.cpp
     """
     from ..releases import compare
-    from .shared.cases import cases_of
 
     releases += (source,) if source is not None else ()
     if len(releases) != 2:
@@ -73,7 +70,7 @@ def command(
             f"{counted(len(releases), 'release')} given: name two with --upstream, or one and "
             "--source DIR"
         )
-    cases = cases_of(*split_words(sources))
+    cases = cases_of(sources)
     with bar(f"planning {len(cases)} cases twice", at_once=True) as show:
         found = compare(*releases, cases, build=not no_build, jobs=jobs, progress=show)
     if all(row.errors[0] and row.errors[1] for row in found.rows):
@@ -94,18 +91,6 @@ def command(
         if patterns:
             click.echo(f"{len(found.different) - len(unexpected)} of these are in {allow}")
     click.get_current_context().exit(int(bool(unexpected)))
-
-
-def split_words(words: tuple[str, ...]) -> tuple[list[str], list[str]]:
-    """The sources, which come first, and the options of `plan` that follow them."""
-    first = next((i for i, word in enumerate(words) if word.startswith("-")), len(words))
-    sources, options = list(words[:first]), list(words[first:])
-    if not sources and options:
-        raise click.UsageError(f"a model, saved plan or record comes before {options[0]}")
-    for source in sources:
-        if not Path(source).is_file():
-            raise click.UsageError(f"{source}: no such file")
-    return sources, options
 
 
 def _patterns(file: str | None) -> list[str]:

@@ -190,7 +190,7 @@ class RecordedPlan:
     def difference(self) -> str:
         """How it differs from the plan that its scheduler made before it: "0: 'x' is [1], not
         [64]"; "first" without one."""
-        why = self.sections["why"].decode("utf-8", "replace")
+        why = self.sections.get("why", b"not recorded").decode("utf-8", "replace")
         before = self.process.plans.get(self.before)
         return why if before is None else f"{before.index}: {why}"
 

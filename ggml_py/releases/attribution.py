@@ -1,8 +1,8 @@
 """Why two releases plan the same work differently: a rule of the scheduler, an answer of a backend,
 or another graph.
 
-The reference scheduler follows the rules of any release. It plans one release's graph with single
-things taken from the other; what alone leads to the other's plan is the reason.
+The reference scheduler follows the rules of any release. It plans one release's graph with parts of
+what differs taken from the other. The part that leads to the other's plan is the reason.
 """
 
 from __future__ import annotations
@@ -24,32 +24,43 @@ _SHOWN = 3  # ops in a sentence
 class Attribution(NamedTuple):
     """A difference between two releases that the plan depends on."""
 
-    kind: str  # "rule", "answer", "memory", "graph", "history", "unknown"
+    kind: str  # "rule", "answer", "memory", "settings", "devices", "graph", "unknown"
     what: str  # the field of `Rules`; "" for other kinds
     text: str  # in a sentence
-    decides: bool  # whether it alone leads from the one plan to the other
+    decides: bool  # whether it, with the others that decide, leads from one plan to the other
 
 
 def changes(before: Planned, after: Planned) -> tuple[Attribution, ...]:
-    """What led from one release's plan to the other's, what decides first. () if they decide the
-    same. "unknown" is what neither rules nor answers explain."""
+    """What led from one release's plan to the other's: what alone does, otherwise what is needed
+    together. () if they decide the same. "unknown": the rules and answers do not explain it."""
     a, b = before.capture, after.capture
-    if _decided(before.outcome) == _decided(after.outcome) and _graph(a) == _graph(b):
-        return ()
     if _graph(a) != _graph(b):
         return (Attribution("graph", "", _graph_text(a, b), True),)
     target = _decided(after.outcome)
-    found = [*_rules(a, b, target), *_answers(a, b, target)]
-    together = any(one.decides for one in found) or _same(_with_answers(a, b), b, target)
-    if not together:
+    if _decided(before.outcome) == target:
+        return ()
+    names = [", ".join(backend.name for backend in side.backends) for side in (a, b)]
+    if names[0] != names[1]:
+        return (Attribution("devices", "", f"backends {names[1]}, not {names[0]}", True),)
+    parts = _parts(a, b)
+
+    def leads(taken: frozenset[str]) -> bool:
+        return _planned(_taking(a, b, taken), _rules(a, b, taken)) == target
+
+    every = frozenset(parts)
+    if not leads(every):
         text = "neither a known rule nor an answer of a backend leads to this plan"
-        found.append(Attribution("unknown", "", text, False))
-    return tuple(sorted(found, key=lambda change: not change.decides))
+        others = [Attribution(*parts[p], False) for p in parts if parts[p][0] != "rule"]
+        return (*others, Attribution("unknown", "", text, False))
+    alone = [p for p in parts if leads(frozenset((p,)))]
+    needed = [p for p in parts if not leads(every - {p})]
+    return tuple(Attribution(*parts[p], True) for p in alone or needed or parts)
 
 
 def agrees(plan: Planned) -> bool:
     """Whether the reference scheduler makes the same plan by the rules of the plan's release."""
-    return _same(plan.capture, plan.capture, _decided(plan.outcome))
+    rules = rules_of(plan.capture.settings)
+    return _planned(plan.capture, rules) == _decided(plan.outcome)
 
 
 def _decided(outcome: Outcome) -> object:
@@ -57,26 +68,71 @@ def _decided(outcome: Outcome) -> object:
     return [(p.backend, p.cause) for p in outcome.placements], outcome.splits
 
 
-def _same(capture: Capture, release: Capture, target: object, rules: Rules | None = None) -> bool:
-    """Whether the reference makes that of a capture by the rules of another's release."""
-    planning = Planning(replace(capture, settings=release.settings), None)
-    planning.rules = rules or planning.rules
+def _planned(capture: Capture, rules: Rules) -> object:
+    """What the reference decides by these rules; None if it cannot."""
+    planning = Planning(capture, None)
+    planning.rules = rules
     try:
-        return _decided(planning.run()) == target
+        return _decided(planning.run())
     except CannotPlanError:
-        return False
+        return None
 
 
-def _rules(a: Capture, b: Capture, target: object) -> list[Attribution]:
+# --- the parts that may differ: each rule by its name, and "answer", "memory", "settings"
+
+_Part = tuple[str, str, str]  # kind, what, text
+
+
+def _parts(a: Capture, b: Capture) -> dict[str, _Part]:
     old, new = rules_of(a.settings), rules_of(b.settings)
-    found = []
+    found: dict[str, _Part] = {}
     for name in Rules._fields:
         was, now = getattr(old, name), getattr(new, name)
         if was != now:
-            swapped = old._replace(**{name: now})
-            if _same(a, a, target, swapped):
-                found.append(Attribution("rule", name, _RULES[name](was, now), True))
+            found[name] = ("rule", name, _RULES[name](was, now))
+    if text := _answers_text(a, b):
+        found["answer"] = ("answer", "", text)
+    elsewhere = sum(x != y for x, y in zip(_memory(a), _memory(b), strict=True))
+    if elsewhere or _readers(a) != _readers(b):
+        text = f"{counted(elsewhere, 'tensor')} in other memory, or pinned otherwise"
+        found["memory"] = ("memory", "", text if elsewhere else "other compute buffers")
+    settings = [f"{n} {now}, not {was}" for n, was, now in _settings(a, b) if was != now]
+    if settings:
+        found["settings"] = ("settings", "", ", ".join(settings))
     return found
+
+
+def _rules(a: Capture, b: Capture, taken: frozenset[str]) -> Rules:
+    """The rules of `a`, those in `taken` from `b`."""
+    new = rules_of(b.settings)
+    return rules_of(a.settings)._replace(
+        **{name: getattr(new, name) for name in Rules._fields if name in taken}
+    )
+
+
+def _taking(a: Capture, b: Capture, taken: frozenset[str]) -> Capture:
+    """The capture `a`, with the parts in `taken` from `b`."""
+    tensors = list(a.tensors)
+    fields: dict[str, Any] = {}
+    for part, names in (("answer", ("supports", "offload")), ("memory", ("pin", "buffer"))):
+        if part in taken:
+            tensors = [
+                t._replace(**{name: getattr(u, name) for name in names})
+                for t, u in zip(tensors, b.tensors, strict=True)
+            ]
+    if "memory" in taken:
+        fields |= {"bufts": b.bufts, "buffers": b.buffers, "backends": b.backends}
+    if "settings" in taken:
+        now: dict[str, Any] = {name: value for name, _was, value in _settings(a, b)}
+        fields["settings"] = a.settings._replace(**now)
+    if "input_limit" in taken:  # only some releases keep a split's room
+        fields["split_capacities"] = b.split_capacities
+    return replace(a, tensors=tuple(tensors), **fields)
+
+
+def _settings(a: Capture, b: Capture) -> list[tuple[str, int, int]]:
+    names = ("op_offload", "n_copies")
+    return [(name, getattr(a.settings, name), getattr(b.settings, name)) for name in names]
 
 
 _INPUTS = {
@@ -104,34 +160,22 @@ _RULES: dict[str, Callable[[Any, Any], str]] = {
 }
 
 
-def _with_answers(a: Capture, b: Capture) -> Capture:
-    """The first capture with the answers, and the memory, of the second."""
-    tensors = tuple(
-        t._replace(supports=u.supports, offload=u.offload, pin=u.pin, buffer=u.buffer)
-        for t, u in zip(a.tensors, b.tensors, strict=True)
-    )
-    return replace(a, tensors=tensors, bufts=b.bufts, buffers=b.buffers, backends=b.backends)
-
-
-def _answers(a: Capture, b: Capture, target: object) -> list[Attribution]:
+def _answers_text(a: Capture, b: Capture) -> str:
     counts: Counter[str] = Counter()
     for t, u in zip(a.tensors, b.tensors, strict=True):
         for field, verb in (("supports", "supports"), ("offload", "offloads")):
             other = getattr(t, field) ^ getattr(u, field)
-            for name in a.names(other) if t.kind == NODE else ():
-                now = getattr(u, field) >> a.backend_index(name) & 1
-                counts[f"{name} {verb if now else f'no longer {verb}'} {u.op_desc}"] += 1
-    decides = _same(_with_answers(a, b), a, target)
-    found = []
-    if counts:
-        rows = [f"{text} ({counted(n, 'node')})" for text, n in counts.most_common(_SHOWN)]
-        more = f" and {len(counts) - _SHOWN} more answers" if len(counts) > _SHOWN else ""
-        found.append(Attribution("answer", "", ", ".join(rows) + more, decides))
-    if _memory(a) != _memory(b):
-        elsewhere = sum(x != y for x, y in zip(_memory(a), _memory(b), strict=True))
-        text = f"{counted(elsewhere, 'tensor')} in other memory, or pinned otherwise"
-        found.append(Attribution("memory", "", text, decides))
-    return found
+            for i, backend in enumerate(a.backends) if t.kind == NODE else ():
+                if other >> i & 1:
+                    now = verb if getattr(u, field) >> i & 1 else f"no longer {verb}"
+                    counts[f"{backend.name} {now} {u.op_desc}"] += 1
+    rows = [f"{text} ({counted(n, 'node')})" for text, n in counts.most_common(_SHOWN)]
+    more = len(counts) - _SHOWN
+    return ", ".join(rows) + (f" and {counted(more, 'more answer')}" if more > 0 else "")
+
+
+def _readers(capture: Capture) -> list[object]:
+    return [capture.bufts[b.buft][1:] if b.buft >= 0 else None for b in capture.backends]
 
 
 def _memory(capture: Capture) -> list[tuple[object, int]]:
@@ -143,7 +187,7 @@ def _memory(capture: Capture) -> list[tuple[object, int]]:
 
 
 def _node(t: TensorRecord) -> tuple[object, ...]:
-    return t.kind, t.op_desc, t.type, t.ne, t.src, t.view_src
+    return t.kind, t.op_desc, t.type, t.ne, t.src, t.view_src, "input" in t.flags
 
 
 def _graph(capture: Capture) -> list[tuple[object, ...]]:

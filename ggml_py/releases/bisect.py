@@ -10,10 +10,10 @@ from typing import Any
 
 from ..plan import Plan
 from ..trace.rules import RELEASES, find_release
-from .compare import Comparison, Progress, Work, compare, plans_under, prepared
+from .compare import Comparison, Progress, Work, compared, plans_under, prepared
 
 _NUMBER = re.compile(r"(splits|copies|copy_bytes|nodes) *(<=|>=|==|!=|<|>) *(\d+)")
-_PLACE = re.compile(r"(\S+) (on|not on) (\S+)")
+_PLACE = re.compile(r"(.+?) (on|not on) (\S+)")
 _COMPARE: dict[str, Callable[[int, int], bool]] = {
     "<": operator.lt, ">": operator.gt, "<=": operator.le, ">=": operator.ge,
     "==": operator.eq, "!=": operator.ne,
@@ -54,6 +54,7 @@ def bisect(
     condition: str = "",
     *,
     build: bool = True,
+    jobs: int = 1,
     progress: Progress | None = None,
 ) -> Bisection:
     """The release of the table that first fulfils a condition, between `good`, which does not, and
@@ -66,18 +67,17 @@ def bisect(
     """
     held = _condition(condition)
     labels = _between(good, bad)
-    keys: dict[str, list[Plan | str]] = {}
+    known: dict[str, list[Plan | str]] = {}
 
     def plans(label: str) -> list[Plan | str]:
-        if label not in keys:
-            keys[label] = plans_under([prepared(label, build)], cases)[0]
-        return keys[label]
+        if label not in known:
+            known[label] = plans_under([prepared(label, build)], cases, jobs)[0]
+        return known[label]
 
     def turned(label: str) -> bool:
         if condition:
             return any(held(plan) for plan in plans(label) if isinstance(plan, Plan))
-        pairs = zip(plans(labels[0]), plans(label), strict=True)
-        return any(_differ(old, new) for old, new in pairs)
+        return bool(compared(labels[0], label, cases, plans(labels[0]), plans(label)))
 
     said = condition or f"a plan differs from that of {good}"
     tried = [(label, turned(label)) for label in (labels[0], labels[-1])]
@@ -97,7 +97,8 @@ def bisect(
         low, high = (low, middle) if now else (middle, high)
         if progress is not None:
             progress(min(1.0, (len(tried) - 2) / steps))
-    found = compare(labels[low], labels[high], cases, build=build)
+    ends = labels[low], labels[high]
+    found = compared(*ends, cases, *map(plans, ends))
     return Bisection(said, labels[low], labels[high], tuple(tried), found)
 
 
@@ -114,12 +115,6 @@ def _between(good: str, bad: str) -> list[str]:
         raise ValueError(f"{good} and {bad} are one release: name two")
     part = known[min(ends) : max(ends) + 1]
     return part if ends[0] < ends[1] else part[::-1]
-
-
-def _differ(old: Plan | str, new: Plan | str) -> bool:
-    if isinstance(old, Plan) and isinstance(new, Plan):
-        return bool(old.diff(new))
-    return isinstance(old, Plan) != isinstance(new, Plan)
 
 
 def _condition(text: str) -> Callable[[Plan], bool]:

@@ -52,8 +52,8 @@ class Compared:
     def differs(self) -> bool:
         """Whether the releases decide differently, or only one of them can."""
         if self.diff is None:
-            return self.errors[0] != self.errors[1]
-        return bool(self.diff)
+            return (self.before is None) != (self.after is None)
+        return bool(self.diff) or bool(self.changes)
 
     def headline(self) -> str:
         """What is different, in a line."""
@@ -136,8 +136,18 @@ def compare(
     labels = [prepared(release, build) for release in (before, after)]
     if labels[0] == labels[1]:
         raise ValueError(f"{before} and {after} are the same build, {labels[0]}: name two releases")
-    sides = plans_under(labels, work, jobs, progress)
-    rows = [_row(case, *both) for case, *both in zip(work, *sides, strict=True)]
+    return compared(before, after, work, *plans_under(labels, work, jobs, progress))
+
+
+def compared(
+    before: str,
+    after: str,
+    cases: Sequence[Work],
+    plans_before: Sequence[Plan | str],
+    plans_after: Sequence[Plan | str],
+) -> Comparison:
+    """What `compare` returns, for plans of `plans_under`."""
+    rows = map(_row, cases, plans_before, plans_after)
     return Comparison(before, after, tuple(rows))
 
 

@@ -184,8 +184,6 @@ def programs() -> str:
     return "\n".join(lines) + "\n"
 
 
-# --- the pages
-
 # --- benchmarks/release_rules.py
 
 
@@ -206,6 +204,8 @@ def release_rules() -> str:
     ]
     return "\n".join(lines) + "\n"
 
+
+# --- the pages
 
 TABLES = {  # page, name there: table
     ("PROFILES.md", "benchmarks/cards.py"): asked,

@@ -67,6 +67,57 @@ def test_an_answer_that_changed_is_told_from_a_rule():
     assert back.text == "gpu0 offloads FLASH_ATTN_EXT (1 node)"
 
 
+def both():
+    """The chain with 70 inputs, and attention with sinks in host memory after it."""
+    chain = CASES["a split with 70 inputs"]
+    sinks = CASES["attention sinks in host memory"].capture
+    n = chain.capture.n_nodes
+    moved = [
+        t._replace(id=t.id + (t.id >= n), src=tuple(i + (i >= n) for i in t.src))
+        for t in chain.capture.tensors
+    ]
+    last = len(moved)
+    attention = sinks.tensors[0]._replace(id=n, src=tuple(last + i for i in sinks.tensors[0].src))
+    leafs = [t._replace(id=last + t.id) for t in sinks.tensors[1:]]
+    tensors = (*moved[:n], attention, *moved[n:], *leafs)
+    assert [t.id for t in tensors] == list(range(len(tensors)))
+    ids = tuple(t.id for t in tensors if t.kind == "leaf")
+    return Plan(
+        replace(chain.capture, tensors=tensors, leaf_ids=ids, buffers=sinks.buffers), chain.outcome
+    )
+
+
+def test_rules_that_only_together_lead_there_are_all_named_and_no_other():
+    plan = both()
+    found = changes(under(plan, "0.17.0"), under(plan, "0.26.0"))
+    assert [(c.kind, c.what, c.decides) for c in found] == [
+        ("rule", "ignore_weights", True), ("rule", "input_limit", True),
+    ]  # fmt: skip
+    (one,) = changes(under(plan, "0.17.0"), under(plan, "0.18.0"))
+    assert one.what == "ignore_weights"
+
+
+def test_a_rule_and_a_pin_that_only_together_lead_there_are_named():
+    plan = both()
+    new = under(plan, "0.26.0", **with_tensor(plan, 0, pin=1))
+    kinds = [c.kind for c in changes(under(plan, "0.18.0"), new)]
+    assert kinds == ["rule", "memory"]
+
+
+def test_settings_that_changed_are_named():
+    pipeline = CASES["graph inputs of a pipeline"]
+    alone = replace(pipeline.capture, settings=pipeline.settings._replace(n_copies=1))
+    (change,) = changes(pipeline, Plan(alone, reference.plan(alone).outcome))
+    assert (change.kind, change.text) == ("settings", "n_copies 1, not 4")
+
+
+def test_other_backends_are_named():
+    sinks = CASES["attention sinks in host memory"]
+    other = sinks.what_if(drop=["gpu0"])
+    (change,) = changes(under(sinks, "0.17.0"), other)
+    assert (change.kind, change.text) == ("devices", "backends CPU, not gpu0, CPU")
+
+
 def test_another_graph_is_said_to_be_one():
     sinks = CASES["attention sinks in host memory"]
     other = under(sinks, "0.26.0", **with_tensor(sinks, 0, op="SOFT_MAX", op_desc="SOFT_MAX"))

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from click.core import ParameterSource
 
 from .records import is_record, read_record
 from .source import saved_plan
@@ -14,20 +15,30 @@ from .source import saved_plan
 if TYPE_CHECKING:
     from ...releases import Work
 
-_DEVICES = ("-d", "--device")
+# Of a verb that passes on what it does not know to `plan`, in the order in which it came.
+PLAN_OPTIONS = {"ignore_unknown_options": True}
 
 
-def cases_of(sources: Sequence[str], options: Sequence[str]) -> list[Work]:
-    """A case for each model and saved plan, and for each plan of a record.
+def cases_of(words: Sequence[str]) -> list[Work]:
+    """The sources, which come first among the words, and options of `ggml-py plan`: a case for each
+    model and saved plan, and for each plan of a record.
 
     With devices (-d) among the options, saved graphs are planned on these, which each release asks;
-    otherwise with the answers that were recorded. Without sources: `rule_cases`.
+    otherwise with the answers that were recorded. Without sources: `rule_cases`. Raises usage
+    errors, and ValueError for other files.
     """
     from ...releases import Work, rule_cases
 
+    first = next((i for i, word in enumerate(words) if word.startswith("-")), len(words))
+    sources, options = words[:first], tuple(words[first:])
+    if not sources and options:
+        raise click.UsageError(f"a model, saved plan or record comes before {options[0]}")
+    for source in sources:
+        if not Path(source).is_file():
+            raise click.UsageError(f"{source}: no such file")
     if not sources:
         return rule_cases()
-    on_devices = any(word in _DEVICES or word.startswith("-d") for word in options)
+    on_devices = _on_devices(sources[0], options)
     found: list[Work] = []
     for source in sources:
         path = str(Path(source).resolve())
@@ -49,3 +60,13 @@ def cases_of(sources: Sequence[str], options: Sequence[str]) -> list[Work]:
             plan.capture.check_answers()
             found.append(Work(source, plan=plan))
     return found
+
+
+def _on_devices(source: str, options: Sequence[str]) -> bool:
+    """Whether devices are among the options of `plan`. Raises its usage errors."""
+    from ..plan import command as plan
+
+    parent = click.get_current_context()
+    with plan.make_context("plan", [source, *options], parent=parent) as context:
+        given = context.get_parameter_source("devices")
+        return given is ParameterSource.COMMANDLINE
