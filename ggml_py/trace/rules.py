@@ -92,6 +92,12 @@ def find_release(name: object, argument: str = "upstream") -> Known:
     bare = _KEY.sub("", name).removeprefix("v")
     for suffix in _SUFFIXES:
         bare = bare.removesuffix(suffix)
+    if bare.endswith("-source"):
+        raise ValueError(
+            f"{argument}={name!r} is a build of a checkout, whose rules may differ from any "
+            f"release's: give a release, as in {argument}={RELEASES[0].label!r}, or let "
+            f"`ggml-py compare --source` plan with the checkout itself"
+        )
     for known in RELEASES:  # newest first, like `build --upstream`
         if bare and bare in known:
             return known

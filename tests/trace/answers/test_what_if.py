@@ -165,7 +165,8 @@ def names_that_list_prints():
         yield from ((name, label) for name in (label, version, number) if name != "-")
     for line in builds.splitlines()[1:]:
         key = line.split()[0]
-        yield key, key.split("-")[0]
+        if "-source-" not in key:  # of a checkout: see below
+            yield key, key.split("-")[0]
 
 
 def test_every_name_that_list_prints_is_a_release():
@@ -176,6 +177,12 @@ def test_every_name_that_list_prints_is_a_release():
         after = before.what_if(upstream=name)
         assert after.settings.release == label, name
         assert after.settings.upstream == label.partition(".p")[0]
+
+
+def test_a_build_of_a_checkout_is_not_a_release():
+    for name in ("0.26.0-source-c08ad081", "0.26.0-source-debug-c08ad081", "0.26.0-source"):
+        with pytest.raises(ValueError, match=r"a build of a checkout.*ggml-py compare --source"):
+            plan(NET).what_if(upstream=name)
 
 
 def test_the_table_of_releases_is_vendors():
