@@ -1,10 +1,11 @@
-"""Which release changed which rule of the scheduler: every release plans a graph for each rule.
+"""Which release changed what in the scheduler: every release plans and runs a few small graphs.
 
     python benchmarks/release_rules.py [--write]
 
 Builds the releases that are missing (one to two minutes each), plans `ggml_py.releases.rule_cases`
-natively under each, and compares neighbours. Nothing tells it where a rule changed. Exit status 1
-means that a release and the reference by its rules disagree, or that a change has no known cause.
+natively under each, reserves, allocates and computes them, and compares neighbours. Nothing tells
+it where something changed. Exit status 1 means that a release and the reference by its rules
+disagree, that a graph could not be computed, or that a change of a plan has no known cause.
 `--write` puts the result into benchmarks/results/release_rules.json.
 """
 
@@ -21,10 +22,10 @@ from pathlib import Path
 
 import search
 
-from ggml_py.plan import Plan
-from ggml_py.releases import changes, rule_cases
+from ggml_py.releases import rule_cases
 from ggml_py.releases.attribution import agrees
-from ggml_py.releases.compare import plans_under, prepared
+from ggml_py.releases.compare import compared
+from ggml_py.releases.planning import plans_under, prepared
 from ggml_py.trace.rules import RELEASES
 
 REPO = Path(__file__).resolve().parent.parent
@@ -44,16 +45,20 @@ def main() -> int:
     cases = rule_cases()
     found = plans_under([prepared(label) for label in labels], cases, jobs=2)
     rows, wrong = [], []
-    for label, plans in zip(labels, found, strict=True):
-        for case, plan in zip(cases, plans, strict=True):
-            if not isinstance(plan, Plan) or not agrees(plan):
-                wrong.append([label, case.name, plan if isinstance(plan, str) else "disagrees"])
+    for label, made in zip(labels, found, strict=True):
+        for case, one in zip(cases, made, strict=True):
+            if one.plan is None or one.observed is None:
+                wrong.append([label, case.name, one.error])
+            elif not agrees(one.plan):
+                wrong.append([label, case.name, "the reference plans otherwise"])
+            elif one.observed.waits is None:
+                wrong.append([label, case.name, one.observed.left_out])
     for (old, before), (new, after) in pairwise(zip(labels, found, strict=True)):
-        for case, a, b in zip(cases, before, after, strict=True):
-            if isinstance(a, Plan) and isinstance(b, Plan):
-                for change in changes(a, b):
-                    rows.append([case.name, old, new, change.kind, change.text])
-                    print(f"{new} (not in {old}): {case.name}: {change.kind}: {change.text}")
+        for row in compared(old, new, cases, before, after).rows:
+            for change in (*row.changes, *row.run):
+                first = change in (row.changes or row.run)  # not what only follows from a plan
+                rows.append([row.case, old, new, change.kind, change.text, first])
+                print(f"{new} (not in {old}): {row.case}: {change.kind}: {change.text}")
     wrong += [row for row in rows if row[3] == "unknown"]
     n = len(labels) * len(cases)
     said = wrong or "none"

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import fnmatch
-from pathlib import Path
+from typing import Any
 
 import click
 
 from ..trace.names import counted
 from .shared.bar import bar
 from .shared.cases import PLAN_OPTIONS, cases_of
-from .shared.options import as_json, echo_json
+from .shared.options import as_json
+from .shared.reports import report, report_options
 
 
 @click.command(
@@ -27,24 +27,15 @@ from .shared.options import as_json, echo_json
     "--source", type=click.Path(exists=True, file_okay=False), metavar="DIR",
     help="A checkout of ggml or llama.cpp, with what is not committed, as the one after.",
 )  # fmt: skip
-@click.option(
-    "--allow", type=click.Path(exists=True, dir_okay=False), metavar="FILE",
-    help="Cases that may differ: a name or pattern on each line, # begins a comment.",
-)  # fmt: skip
-@click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, metavar="N",
-              help="Plans that are made at once.")  # fmt: skip
-@click.option("--no-build", is_flag=True, help="Refuse releases that are not built yet.")
-@click.option("--verbose", is_flag=True, help="Print each difference in full.")
+@report_options
 @as_json
 def command(
     sources: tuple[str, ...],
     releases: tuple[str, ...],
     source: str | None,
-    allow: str | None,
     jobs: int,
     no_build: bool,
-    verbose: bool,
-    as_json: bool,
+    **reported: Any,
 ) -> None:
     """Plan the same work natively under two releases of ggml. Show what moved, and why: a rule of
     the scheduler, an answer of a backend, or another graph.
@@ -76,25 +67,4 @@ def command(
     if all(row.errors[0] and row.errors[1] for row in found.rows):
         first = found.rows[0]
         raise ValueError(f"neither release has a plan; {first.case}: {first.errors[1]}")
-    patterns = _patterns(allow)
-    unexpected = [
-        row for row in found.different
-        if not any(row.case == p or fnmatch.fnmatchcase(row.case, p) for p in patterns)
-    ]  # fmt: skip
-    if as_json:
-        echo_json({**found.to_dict(), "unexpected": [row.case for row in unexpected]})
-    else:
-        click.echo(str(found))
-        if verbose:
-            for row in found.different:
-                click.echo(f"\n{row.case}:\n{row.diff or row.headline()}")
-        if patterns:
-            click.echo(f"{len(found.different) - len(unexpected)} of these are in {allow}")
-    click.get_current_context().exit(int(bool(unexpected)))
-
-
-def _patterns(file: str | None) -> list[str]:
-    if file is None:
-        return []
-    lines = [line.partition("#")[0].strip() for line in Path(file).read_text("utf-8").splitlines()]
-    return [line for line in lines if line]
+    click.get_current_context().exit(report(found, **reported))

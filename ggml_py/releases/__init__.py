@@ -6,6 +6,7 @@ from .bisect import Bisection as Bisection
 from .bisect import bisect as bisect
 from .compare import Compared as Compared
 from .compare import Comparison as Comparison
-from .compare import Work as Work
 from .compare import compare as compare
 from .rule_cases import rule_cases as rule_cases
+from .work import Made as Made
+from .work import Work as Work

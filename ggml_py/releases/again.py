@@ -1,26 +1,69 @@
-"""Plans a saved plan's graph again, in a process that has loaded the release of GGML_PY_UPSTREAM.
+"""Plans saved plans' graphs again, in a process that has loaded the release of GGML_PY_UPSTREAM.
 
-python -m ggml_py.releases.again SAVED.json.gz AGAIN.json.gz
+python -m ggml_py.releases.again JOB.json
+
+The job has a list of items: the file of a saved plan, those of the plans that its scheduler made
+before, the file to write, and whether the plan is this release's own, which is only observed. Each
+item ends with a line on standard output. A process that dies leaves what it had finished.
 """
 
 from __future__ import annotations
 
+import contextlib
+import json
 import sys
+from pathlib import Path
+from typing import Any
 
 from ..errors import GgmlError
 from ..plan import Plan
-from ..scheduler.replay import replay_as_recorded
+from ..scheduler.as_recorded import AsRecorded, Observed
+
+_OTHERWISE = "the devices that stand in for those of the plan lead to another plan"
 
 
 def main() -> int:
-    """Writes the new plan. After an error the last line on standard error says why."""
-    saved, again = sys.argv[1:]
-    try:
-        replay_as_recorded(Plan.from_json(saved)).to_json(again)
-    except (GgmlError, ValueError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+    """Does the items of the job in their order."""
+    job = json.loads(Path(sys.argv[1]).read_text())
+    with contextlib.ExitStack() as stack:
+        current: AsRecorded | None = None  # the scheduler of the item before, if this one goes on
+        for item in job["items"]:
+            out = Path(item["out"])
+            try:
+                plan = Plan.from_json(item["saved"])
+                if current is None:
+                    stack.close()
+                    current = _scheduler(stack, plan, item["earlier"], job["size"])
+                _one(current, plan, item, out)
+                if item["goes_on"]:
+                    current.go_on(plan)
+                else:
+                    current = None
+            except (GgmlError, ValueError, OSError) as error:
+                Path(f"{out}.error").write_text(str(error))
+                current = None
+            print(flush=True)
     return 0
+
+
+def _scheduler(
+    stack: contextlib.ExitStack, plan: Plan, earlier: list[str], size: int
+) -> AsRecorded:
+    made = stack.enter_context(AsRecorded(plan, size))
+    for one in earlier:
+        made.go_on(Plan.from_json(one))
+    return made
+
+
+def _one(scheduler: AsRecorded, plan: Plan, item: dict[str, Any], out: Path) -> None:
+    again = scheduler.plan(plan)
+    if item["own"] and again.diff(plan):
+        seen = Observed({}, {}, (), None, (), _OTHERWISE)
+    else:
+        if not item["own"]:
+            again.to_json(out)
+        seen = scheduler.observe(plan)
+    Path(f"{out}.observed").write_text(json.dumps(seen))
 
 
 if __name__ == "__main__":

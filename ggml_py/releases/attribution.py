@@ -48,6 +48,9 @@ def changes(before: Planned, after: Planned) -> tuple[Attribution, ...]:
         return _planned(_taking(a, b, taken), _rules(a, b, taken)) == target
 
     every = frozenset(parts)
+    if leads(frozenset()):
+        text = "the plan before is not the one that its release's rules lead to"
+        return (Attribution("unknown", "", text, False),)
     if not leads(every):
         text = "neither a known rule nor an answer of a backend leads to this plan"
         others = [Attribution(*parts[p], False) for p in parts if parts[p][0] != "rule"]
@@ -61,6 +64,15 @@ def agrees(plan: Planned) -> bool:
     """Whether the reference scheduler makes the same plan by the rules of the plan's release."""
     rules = rules_of(plan.capture.settings)
     return _planned(plan.capture, rules) == _decided(plan.outcome)
+
+
+def drops_pins(plan: Planned) -> bool:
+    """Whether the graph is planned otherwise without its pins."""
+    capture = plan.capture
+    if all(t.pin < 0 for t in capture.tensors):
+        return False
+    without = replace(capture, tensors=tuple(t._replace(pin=-1) for t in capture.tensors))
+    return _planned(without, rules_of(capture.settings)) != _decided(plan.outcome)
 
 
 def _decided(outcome: Outcome) -> object:

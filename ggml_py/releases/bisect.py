@@ -10,7 +10,9 @@ from typing import Any
 
 from ..plan import Plan
 from ..trace.rules import RELEASES, find_release
-from .compare import Comparison, Progress, Work, compared, plans_under, prepared
+from .compare import Comparison, compared
+from .planning import Progress, plans_under, prepared
+from .work import Made, Work
 
 _NUMBER = re.compile(r"(splits|copies|copy_bytes|nodes) *(<=|>=|==|!=|<|>) *(\d+)")
 _PLACE = re.compile(r"(.+?) (on|not on) (\S+)")
@@ -67,25 +69,25 @@ def bisect(
     """
     held = _condition(condition)
     labels = _between(good, bad)
-    known: dict[str, list[Plan | str]] = {}
+    known: dict[str, list[Made]] = {}
 
-    def plans(label: str) -> list[Plan | str]:
+    def plans(label: str) -> list[Made]:
         if label not in known:
             known[label] = plans_under([prepared(label, build)], cases, jobs)[0]
         return known[label]
 
     def turned(label: str) -> bool:
         if condition:
-            return any(held(plan) for plan in plans(label) if isinstance(plan, Plan))
+            return any(held(made.plan) for made in plans(label) if made.plan is not None)
         return bool(compared(labels[0], label, cases, plans(labels[0]), plans(label)))
 
     said = condition or f"a plan differs from that of {good}"
     tried = [(label, turned(label)) for label in (labels[0], labels[-1])]
-    _check_names(condition, [plan for plan in plans(labels[-1]) if isinstance(plan, Plan)])
+    _check_names(condition, [made.plan for made in plans(labels[-1]) if made.plan is not None])
     if tried[0][1] or not tried[1][1]:
-        for case, plan in zip(cases, plans(labels[0]), strict=True):
-            if isinstance(plan, str):
-                raise ValueError(f"{good} has no plan of {case.name}: {plan}")
+        for case, made in zip(cases, plans(labels[0]), strict=True):
+            if made.plan is None:
+                raise ValueError(f"{good} has no plan of {case.name}: {made.error}")
         both = "already holds for" if tried[0][1] else "does not hold for"
         raise ValueError(f"{said}: {both} {good if tried[0][1] else bad}, so nothing turns between")
     low, high = 0, len(labels) - 1

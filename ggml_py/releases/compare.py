@@ -1,39 +1,17 @@
-"""Plans the same work natively under two releases, each plan in a process of its own."""
+"""What two releases make of the same work, case by case."""
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-import tempfile
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from ..builds import script, select
-from ..errors import NotBuiltError
-from ..plan import Plan
 from ..trace.answers.diff import Diff, diff
 from ..trace.names import counted
-from ..trace.rules import find_release
 from .attribution import Attribution, agrees, changes
-
-Progress = Callable[[float], None]
-
-
-@dataclass(frozen=True)
-class Work:
-    """A piece of work that every release is given.
-
-    `words` is what `ggml-py plan` takes: a model, or a record or saved plan with devices (-d), and
-    options. `plan` is a plan whose graph is planned again with its own devices' answers.
-    """
-
-    name: str
-    words: tuple[str, ...] = ()
-    plan: Plan | None = None
+from .planning import Progress, plans_under, prepared
+from .runs import run_changes
+from .work import Made, Work
 
 
 @dataclass(frozen=True)
@@ -41,22 +19,29 @@ class Compared:
     """One case under two releases."""
 
     case: str
-    before: Plan | None
-    after: Plan | None
-    errors: tuple[str, str]  # why there is no plan; "" with one
+    before: Made
+    after: Made
     diff: Diff | None  # None unless both releases plan it
-    changes: tuple[Attribution, ...]
+    changes: tuple[Attribution, ...]  # what led from one plan to the other
+    run: tuple[Attribution, ...]  # what else differs: memory, waits, copies
     agrees: tuple[bool | None, bool | None]  # whether the reference makes the same plans
+
+    @property
+    def errors(self) -> tuple[str, str]:
+        """Why there is no plan; "" with one."""
+        return self.before.error, self.after.error
 
     @property
     def differs(self) -> bool:
         """Whether the releases decide differently, or only one of them can."""
         if self.diff is None:
-            return (self.before is None) != (self.after is None)
-        return bool(self.diff) or bool(self.changes)
+            return (self.before.plan is None) != (self.after.plan is None)
+        return bool(self.diff) or bool(self.changes) or bool(self.run)
 
     def headline(self) -> str:
         """What is different, in a line."""
+        if self.run and not self.diff and not self.changes:
+            return "the same plan, which runs otherwise"
         if self.diff is not None:
             return self.diff.headline()
         said = [f"no plan: {error}" if error else "plans it" for error in self.errors]
@@ -68,6 +53,8 @@ class Compared:
             "case": self.case, "differs": self.differs, "headline": self.headline(),
             "errors": list(self.errors), "reference_agrees": list(self.agrees),
             "changes": [change._asdict() for change in self.changes],
+            "run": [change._asdict() for change in self.run],
+            "observed": [_observed(made) for made in (self.before, self.after)],
             "diff": self.diff.to_dict() if self.diff is not None else None,
         }  # fmt: skip
 
@@ -100,7 +87,7 @@ class Comparison:
         for row in self.rows:
             if row.differs or row.diff is None:
                 lines.append(f"{row.case}: {row.headline()}")
-            lines += [f"  {c.kind}: {c.text}" for c in row.changes if row.differs]
+            lines += [f"  {c.kind}: {c.text}" for c in (*row.changes, *row.run) if row.differs]
             for release, agreed in zip((self.before, self.after), row.agrees, strict=True):
                 if agreed is False:
                     lines.append(
@@ -143,94 +130,29 @@ def compared(
     before: str,
     after: str,
     cases: Sequence[Work],
-    plans_before: Sequence[Plan | str],
-    plans_after: Sequence[Plan | str],
+    made_before: Sequence[Made],
+    made_after: Sequence[Made],
 ) -> Comparison:
-    """What `compare` returns, for plans of `plans_under`."""
-    rows = map(_row, cases, plans_before, plans_after)
+    """What `compare` returns, for what `plans_under` gives."""
+    rows = map(_row, cases, made_before, made_after)
     return Comparison(before, after, tuple(rows))
 
 
-def prepared(release: str, build: bool = True) -> str:
-    """The key of that release's build, which is made if it is missing; of a folder, which is a
-    checkout of ggml or llama.cpp, the build of what is in it now. Raises `NotBuiltError`, and
-    ValueError for an unknown name."""
-    if Path(release).is_dir():
-        folder = script.folder_of("--source", release)
-        if folder is None:
-            raise NotBuiltError(f"{release} could not be built: see above")
-        return folder.name
-    try:
-        return str(select(release)["key"])
-    except NotBuiltError:
-        find_release(release)
-        if not build:
-            raise
-    if script.folder_of("--upstream", release) is None:
-        raise NotBuiltError(f"release {release} could not be built: see above")
-    return str(select(release)["key"])
-
-
-def plans_under(
-    keys: Sequence[str], cases: Sequence[Work], jobs: int = 1, progress: Progress | None = None
-) -> list[list[Plan | str]]:
-    """For each build the plan of each case, or why there is none."""
-    found: list[list[Plan | str]] = [["" for _ in cases] for _ in keys]
-    tell = progress or (lambda _share: None)
-    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(max(1, jobs)) as pool:
-        saved = [_saved(case, Path(folder) / f"{c}.json.gz") for c, case in enumerate(cases)]
-        asked = {}
-        for k, key in enumerate(keys):
-            for c, case in enumerate(cases):
-                out = Path(folder) / f"{c}-{k}.json.gz"
-                asked[pool.submit(_planned, key, case, saved[c], out)] = (k, c)
-        try:
-            for done, future in enumerate(as_completed(asked), 1):
-                k, c = asked[future]
-                found[k][c] = future.result()
-                tell(done / len(asked))
-        except BaseException:
-            pool.shutdown(cancel_futures=True)
-            raise
-    return found
-
-
-def _saved(case: Work, path: Path) -> Path | None:
-    if case.plan is None:
-        return None
-    case.plan.to_json(path)
-    return path
-
-
-def _planned(key: str, case: Work, saved: Path | None, out: Path) -> Plan | str:
-    """The plan that a build makes; why there is none."""
-    command = [sys.executable, "-m"]
-    if saved is not None:
-        command += ["ggml_py.releases.again", str(saved), str(out)]
-    else:
-        command += ["ggml_py", "plan", *case.words, "-o", str(out)]
-    package = str(Path(__file__).resolve().parents[2])  # this code, wherever the caller stands
-    path = os.pathsep.join(filter(None, (package, os.environ.get("PYTHONPATH"))))
-    done = subprocess.run(
-        command, env={**os.environ, "GGML_PY_UPSTREAM": key, "PYTHONPATH": path},
-        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, check=False,
-    )  # fmt: skip
-    if done.returncode == 0 and out.is_file():
-        return Plan.from_json(out)
-    if done.returncode < 0:
-        return f"the process ended with signal {-done.returncode}"
-    said = done.stderr.decode("utf-8", "replace").strip().splitlines()
-    return (said[-1] if said else f"exit status {done.returncode}").removeprefix("error: ")
-
-
-def _row(case: Work, before: Plan | str, after: Plan | str) -> Compared:
-    plans = [side if isinstance(side, Plan) else None for side in (before, after)]
-    errors = [side if isinstance(side, str) else "" for side in (before, after)]
-    a, b = plans
-    agreed = [None if plan is None else agrees(plan) for plan in plans]
+def _row(case: Work, before: Made, after: Made) -> Compared:
+    a, b = before.plan, after.plan
+    agreed = [None if plan is None else agrees(plan) for plan in (a, b)]
+    both = a is not None and b is not None
     return Compared(
-        case.name, a, b, (errors[0], errors[1]),
+        case.name, before, after,
         diff(a, b) if a is not None and b is not None else None,
         changes(a, b) if a is not None and b is not None else (),
+        run_changes(before, after) if both else (),
         (agreed[0], agreed[1]),
     )  # fmt: skip
+
+
+def _observed(made: Made) -> dict[str, Any] | None:
+    if made.observed is None:
+        return None
+    copies = [copy._asdict() for copy in made.observed.copies]
+    return {**made.observed._asdict(), "copies": copies}

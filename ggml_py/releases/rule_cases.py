@@ -1,5 +1,5 @@
-"""A small graph for each rule of the scheduler that releases do not share: plain data, which every
-release plans natively with the answers given here."""
+"""A small graph for each rule of the scheduler that releases do not share, and for each change of
+what else it does: plain data, which every release plans natively with the answers given here."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..trace.record import (
     TensorRecord,
 )
 from ..trace.rules import RELEASES
-from .compare import Work
+from .work import Work
 
 _GPU, _CPU, _BOTH = 1, 2, 3  # sets of backends
 _N = 70  # more than twice the 30 inputs that a split once could have
@@ -24,12 +24,16 @@ _N = 70  # more than twice the 30 inputs that a split once could have
 
 def rule_cases() -> list[Work]:
     """The cases."""
+    many = _planned(_many_inputs())
     made = {
-        "attention sinks in host memory": _sinks(),
-        "a split with 70 inputs": _many_inputs(),
-        "graph inputs of a pipeline": _pipeline(),
+        "attention sinks in host memory": _planned(_sinks()),
+        "a split with 70 inputs": many,
+        "graph inputs of a pipeline": _planned(_pipeline()),
+        "a reserve with pins": _planned(_pinned()),
+        "experts in host memory": _planned(_experts()),
     }
-    return [Work(name, plan=_planned(capture)) for name, capture in made.items()]
+    again = Work("a split with 70 inputs, planned again", plan=many, earlier=(many,))
+    return [*(Work(name, plan=plan) for name, plan in made.items()), again]
 
 
 def _planned(capture: Capture) -> Plan:
@@ -61,6 +65,28 @@ def _pipeline() -> Capture:
     return _capture([here, there], [_input(2), _input(3)], n_copies=4)
 
 
+def _pinned() -> Capture:
+    """Two nodes on the GPU, and one between them that is pinned to the CPU."""
+    nodes = [
+        _tensor(0, NODE, "before", "ADD", src=(3, 3), pin=0),
+        _tensor(1, NODE, "pinned", "ADD", src=(0, 0), pin=1),
+        _tensor(2, NODE, "behind", "ADD", src=(1, 1), pin=0),
+    ]
+    return _capture(nodes, [_input(3)])
+
+
+def _experts() -> Capture:
+    """A mixture of 8 experts, two of them used, with weights in host memory: the GPU takes the
+    product all the same, so that weights are copied to it."""
+    product = _tensor(
+        0, NODE, "ffn_moe_up", "MUL_MAT_ID", src=(1, 2, 3), ne=(64, 2, 32, 1), offload=_GPU
+    )
+    weights = _tensor(1, LEAF, "blk.0.ffn_up_exps.weight", ne=(64, 64, 8, 1), buffer=0)
+    tokens = _tensor(2, LEAF, "inp", ne=(64, 1, 32, 1), flags=("input",))
+    ids = _tensor(3, LEAF, "ids", ne=(2, 32, 1, 1), flags=("input",), type="i32")
+    return _capture([product], [weights, tokens, ids])
+
+
 def _input(id: int) -> TensorRecord:
     return _tensor(id, LEAF, f"inp-{id}", flags=("input",))
 
@@ -77,10 +103,11 @@ def _tensor(
     buffer: int = -1,
     pin: int = -1,
     offload: int = 0,
+    type: str = "f32",
 ) -> TensorRecord:
-    nb = (4, 4 * ne[0], 4 * ne[0] * ne[1], 4 * ne[0] * ne[1])
+    nb = (4, 4 * ne[0], 4 * ne[0] * ne[1], 4 * ne[0] * ne[1] * ne[2])
     return TensorRecord(
-        id, kind, name, op, op, "f32", ne, nb, 4 * ne[0] * ne[1], flags, (0,) * 16, src, -1, 0,
+        id, kind, name, op, op, type, ne, nb, nb[3] * ne[3], flags, (0,) * 16, src, -1, 0,
         buffer, 1, pin, _BOTH, offload,
     )  # fmt: skip
 

@@ -193,7 +193,8 @@ def release_rules() -> str:
     lines = ["| first in | not in | graph | what changed |", "|---|---|---|---|"]
     lines += [
         f"| {new} | {old} | {case} | {kind}: {text} |"
-        for case, old, new, kind, text in record["changes"]
+        for case, old, new, kind, text, first in record["changes"]
+        if first
     ]
     n, releases = record["n_plans"], len(record["releases"])
     equal = n - len(record["wrong"])

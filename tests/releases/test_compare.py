@@ -12,8 +12,8 @@ from cli_runs import fails, ok, run
 
 import ggml_py as ggml
 from ggml_py.models.synthetic import LlamaSpec, write_llama
-from ggml_py.releases import bisect, rule_cases
-from ggml_py.scheduler.replay import replay_as_recorded
+from ggml_py.releases import Made, bisect, rule_cases
+from ggml_py.scheduler.as_recorded import replay_as_recorded
 from ggml_py.trace import reference
 from ggml_py.trace.rules import find_release
 
@@ -42,7 +42,7 @@ def planned_by_rules(labels, cases, *_more):
         for case in cases:
             settings = case.plan.settings._replace(upstream=release.ggml, build=f"{label}-0")
             capture = replace(case.plan.capture, settings=settings)
-            found[-1].append(ggml.Plan(capture, reference.plan(capture).outcome))
+            found[-1].append(Made(ggml.Plan(capture, reference.plan(capture).outcome)))
     return found
 
 
@@ -57,7 +57,16 @@ def test_bisect_asks_and_says_what_the_page_shows(by_rules):
     command, shown = blocks()[1]
     verb, _good, good, _bad, bad, dashes, *that = shlex.split(command)
     assert (verb, dashes) == ("bisect", "--")
-    assert f"{bisect(good, bad, rule_cases(), ' '.join(that))}\n" == shown
+    found = bisect(good, bad, rule_cases(), " ".join(that))
+    # What the two releases do besides planning was seen by the benchmark, natively.
+    record = json.loads((REPO / "benchmarks" / "results" / "release_rules.json").read_text())
+    (row,) = found.comparison.different
+    seen = [
+        f"  {kind}: {text}\n" for case, old, new, kind, text, _first in record["changes"]
+        if (case, old, new) == (row.case, found.last, found.first) and kind in ("memory", "run")
+    ]  # fmt: skip
+    assert seen
+    assert f"{found}\n{''.join(seen)}" == shown
 
 
 @pytest.mark.parametrize(
@@ -71,7 +80,7 @@ def test_bisect_asks_and_says_what_the_page_shows(by_rules):
     ],
 )
 def test_bisect_finds_the_release_in_either_direction(by_rules, good, bad, that, last, first):
-    cases = rule_cases()[: 1 if that.startswith("copies") else None]
+    cases = rule_cases()[: 1 if that.startswith("copies") else 3]
     found = bisect(good, bad, cases, that)
     assert (found.last, found.first) == (last, first)
     assert [release for release, _held in found.tried[:2]] == [good, bad]
@@ -147,13 +156,20 @@ def test_the_rules_that_changed_are_found_natively(folder):
     assert found == {
         "attention sinks in host memory": ["ignore_weights"],
         "a split with 70 inputs": ["input_limit"],
+        "a split with 70 inputs, planned again": ["input_limit"],
         "graph inputs of a pipeline": ["graph_inputs_pass"],
-    }
+        "a reserve with pins": [], "experts in host memory": [],
+    }  # fmt: skip
+    # What only a run shows: which experts are copied.
+    (experts,) = (row for row in data["cases"] if row["case"].startswith("experts"))
+    assert any("'blk.0.ffn_up_exps.weight' to gpu0 16.5 KiB → 128.0 KiB" in change["text"]
+               for change in experts["run"])  # fmt: skip
+    assert all(side["waits"] for row in data["cases"] for side in row["observed"])
     # Upstream's scheduler of either release and the reference by its rules: equal plans.
     assert all(row["reference_agrees"] == [True, True] for row in data["cases"])
     allowed = folder / "allowed"
-    allowed.write_text("attention *  # known\na split with 70 inputs\ngraph inputs*\n")
-    assert "3 of these are in" in ok(
+    allowed.write_text("attention *  # known\na split*\ngraph inputs*\nexperts in host memory\n")
+    assert "5 of these are in" in ok(
         "compare", "--upstream", OLD, "--upstream", NEW, "--allow", allowed
     )
 

@@ -23,30 +23,40 @@ def cases_of(words: Sequence[str]) -> list[Work]:
     """The sources, which come first among the words, and options of `ggml-py plan`: a case for each
     model and saved plan, and for each plan of a record.
 
-    With devices (-d) among the options, saved graphs are planned on these, which each release asks;
-    otherwise with the answers that were recorded. Without sources: `rule_cases`. Raises usage
-    errors, and ValueError for other files.
+    A folder stands for what is kept in it (`releases.kept`). With devices (-d) among the options,
+    saved graphs are planned on these, which each release asks; otherwise with the answers that were
+    recorded, those of a record after what its scheduler planned before. Without sources:
+    `rule_cases`. Raises usage errors, and ValueError for other files.
     """
     from ...releases import Work, rule_cases
+    from ...releases.kept import kept_in, kept_of_record
 
     first = next((i for i, word in enumerate(words) if word.startswith("-")), len(words))
     sources, options = words[:first], tuple(words[first:])
     if not sources and options:
         raise click.UsageError(f"a model, saved plan or record comes before {options[0]}")
     for source in sources:
-        if not Path(source).is_file():
+        if not Path(source).exists():
             raise click.UsageError(f"{source}: no such file")
+        if Path(source).is_dir() and options:
+            raise click.UsageError(
+                f"{source} is a folder of kept plans, which takes no options of ggml-py plan: "
+                f"{' '.join(options)}"
+            )
     if not sources:
         return rule_cases()
-    on_devices = _on_devices(sources[0], options)
+    on_devices = bool(options) and _on_devices(sources[0], options)
     found: list[Work] = []
     for source in sources:
         path = str(Path(source).resolve())
+        if Path(source).is_dir():
+            found += [kept.work for kept in kept_in(Path(source))]
+            continue
         if is_record(source):
-            for one in read_record(source).plans:
-                name = f"{source} {one.index} ({one.label})"
-                words = (path, "--plan", str(one.index), *options)
-                found.append(Work(name, words) if on_devices else Work(name, plan=one.plan))
+            works = [kept.work for kept in kept_of_record(read_record(source), source)]
+            for index, work in enumerate(works):
+                words = (path, "--plan", str(index), *options)
+                found.append(Work(work.name, words) if on_devices else work)
             continue
         plan = saved_plan(source)
         if plan is None or on_devices:

@@ -1,0 +1,87 @@
+"""``ggml-py ci``"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ..errors import ArgumentError
+from .shared.bar import bar
+from .shared.options import as_json
+from .shared.reports import report, report_options
+
+
+@click.command("ci", short_help="Compare a project's kept plans with what its ggml plans now.")
+@click.argument("folder", type=click.Path(exists=True, file_okay=False))
+@click.option(
+    "--upstream", metavar="RELEASE",
+    help="The release to plan with, in place of the build that other verbs use.",
+)  # fmt: skip
+@click.option(
+    "--source", type=click.Path(exists=True, file_okay=False), metavar="DIR",
+    help="A checkout of ggml or llama.cpp, with what is not committed, to plan with.",
+)  # fmt: skip
+@click.option("--update", is_flag=True, help="Keep what is planned now, to be committed.")
+@report_options
+@as_json
+def command(
+    folder: str,
+    upstream: str | None,
+    source: str | None,
+    update: bool,
+    jobs: int,
+    no_build: bool,
+    **reported: Any,
+) -> None:
+    """Plan natively what FOLDER keeps, and compare with the kept plans: for the CI of a project
+    that changes ggml or depends on where it computes.
+
+    FOLDER has saved plans (NAME.json.gz), whose graphs are planned again with the answers that were
+    recorded, records (NAME.ggrec), and cases.txt, with a line for each plan of a model:
+
+    \b
+    NAME: MODEL OPTIONS of ggml-py plan
+
+    Exit status: 0 if nothing differs that --allow does not name, 1 otherwise. After --update it is
+    0 if everything could be planned.
+
+    \b
+    ggml-py ci plans --update                     # once, then commit plans/
+    ggml-py ci plans --source . --markdown plans.md
+    """
+    from ..builds import current
+    from ..releases.compare import compared
+    from ..releases.kept import kept_in
+    from ..releases.kept import update as write
+    from ..releases.planning import plans_under, prepared
+
+    if upstream is not None and source is not None:
+        raise click.UsageError("--upstream and --source exclude each other: give one of them")
+    if update and os.environ.get("CI", "").lower() not in ("", "0", "false"):
+        raise click.UsageError(
+            "--update in CI would accept whatever the plans are now: run it on your own machine, "
+            "look at the changes, and commit them"
+        )
+    kept = kept_in(Path(folder))
+    release = upstream or source
+    key = str(current()["key"]) if release is None else prepared(release, not no_build)
+    name = release or str(current()["label"])
+    works = [one.work for one in kept]
+    with bar(f"planning {len(works)} cases", at_once=True) as show:
+        (made,) = plans_under([key], works, jobs, show)
+    if update:
+        _no_plan(works, made)
+        for path in write(kept, made):
+            click.echo(f"kept {path}")
+        return
+    found = compared("kept", name, works, [one.made for one in kept], made)
+    click.get_current_context().exit(report(found, **reported))
+
+
+def _no_plan(works: Any, made: Any) -> None:
+    for work, one in zip(works, made, strict=True):
+        if one.plan is None:
+            raise ArgumentError(f"{work.name}: {one.error}: nothing was written")

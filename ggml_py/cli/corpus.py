@@ -1,0 +1,110 @@
+"""``ggml-py corpus``"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from ..trace.names import counted
+from .shared.bar import bar
+from .shared.records import is_record, read_record
+from .shared.source import saved_plan
+
+if TYPE_CHECKING:
+    from ..plan import Plan
+
+
+@click.group("corpus", short_help="Keep plans of models and programs, for compare and ci.")
+def command() -> None:
+    """Keep many plans in a folder, which `ggml-py compare` and `ggml-py ci` take as a source.
+
+    \b
+    ggml-py corpus make plans models/*.gguf
+    ggml-py corpus add plans llama-server.ggrec --no-names
+    ggml-py compare --upstream 0.25.3 --upstream 0.26.0 plans
+    """
+
+
+@command.command()
+@click.argument("folder", type=click.Path(file_okay=False))
+@click.argument(
+    "models",
+    nargs=-1,
+    required=True,
+    type=click.Path(exists=True, dir_okay=False),
+    metavar="MODEL…",
+)
+def make(folder: str, models: tuple[str, ...]) -> None:
+    """Plan MODELS on the CPU, with BLAS, on a simulated RTX 4090 with all layers and with one, on
+    two, with the experts and with the cache in host memory; each time what libllama reserves, a
+    prompt of 64 tokens, and one token. Weights are not read.
+
+    Models that have been planned are left out when the command is repeated. Exit status 1 if a
+    model gave no plan at all.
+    """
+    from ..llama.corpus import corpus_plans
+    from ..plan import Plan
+    from ..releases.corpus import Corpus
+
+    corpus = Corpus(Path(folder))
+    written, without = 0, []
+    with bar(f"planning {len(models)} models", at_once=True) as show:
+        for i, model in enumerate(map(Path, models)):
+            if not any(Path(folder).glob(f"{_escaped(model.stem)}.*")):
+                rows = list(corpus_plans(model))
+                plans = [(label, plan) for label, plan in rows if isinstance(plan, Plan)]
+                written += corpus.add(model.stem, plans, anew=True)
+                said = dict.fromkeys(text for _label, text in rows if isinstance(text, str))
+                for text in said:
+                    labels = [label for label, other in rows if other == text]
+                    click.echo(f"{model.name}: {', '.join(labels)}: {text}", err=True)
+                without += [] if plans else [model.name]
+            show((i + 1) / len(models))
+    click.echo(f"{counted(written, 'plan')} written to {folder}")
+    if without:
+        click.echo(f"no plan of {', '.join(without)}", err=True)
+        click.get_current_context().exit(1)
+
+
+@command.command("add")
+@click.argument("folder", type=click.Path(file_okay=False))
+@click.argument("sources", nargs=-1, required=True, metavar="RECORD…")
+@click.option("--name", metavar="NAME", help="What files are called; by default like the source.")
+@click.option("--no-names", is_flag=True, help="Replace the names of tensors.")
+def add_command(folder: str, sources: tuple[str, ...], name: str | None, no_names: bool) -> None:
+    """Add the plans of records, and saved plans. A plan that decides the same about the same graph
+    as one that is there is left out."""
+    from ..releases.corpus import Corpus
+
+    if name is not None and (len(sources) > 1 or not re.fullmatch(r"[\w.+-]+", name)):
+        raise click.UsageError(
+            f"--name {name}: expected letters, digits, '.', '+', '-' and '_', and one source"
+        )
+    corpus = Corpus(Path(folder))
+    for source in sources:
+        plans = list(_plans(source))
+        called = name or re.sub(r"\.(ggrec|json|gz)\b", "", Path(source).name)
+        written = corpus.add(called, plans, names=not no_names)
+        known = f"; {counted(len(plans) - written, 'other')} known" if written < len(plans) else ""
+        click.echo(f"{source}: {counted(written, 'plan')} added to {folder}{known}")
+
+
+def _plans(source: str) -> Iterator[tuple[str, Plan]]:
+    if not Path(source).is_file():
+        raise click.UsageError(f"{source}: no such file")
+    if is_record(source):
+        for one in read_record(source).plans:
+            yield f"{one.index}-{re.sub(r'[^A-Za-z0-9.]+', '-', one.label)}", one.plan
+        return
+    plan = saved_plan(source)
+    if plan is None:
+        raise ValueError(f"{source} is a model: `ggml-py corpus make` plans it")
+    yield "plan", plan
+
+
+def _escaped(stem: str) -> str:
+    return re.sub(r"([\[\]*?])", r"[\1]", stem)

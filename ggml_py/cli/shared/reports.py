@@ -1,0 +1,77 @@
+"""What the verbs that compare releases print and write: a table, JSON, files of reports."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from ...files.writing import write_whole
+from .options import echo_json
+
+if TYPE_CHECKING:
+    from ...releases import Compared, Comparison
+
+F = TypeVar("F", bound=Callable[..., Any])
+_FILES = {
+    "html": "a page for a browser", "junit": "JUnit XML", "markdown": "Markdown, for a comment",
+}  # fmt: skip
+
+
+def report_options(function: F) -> F:
+    """--allow, --jobs, --verbose and a file for each kind of report."""
+    for kind, what in reversed(_FILES.items()):
+        function = click.option(
+            f"--{kind}", type=click.Path(dir_okay=False), metavar="FILE",
+            help=f"Write {what}, too.",
+        )(function)  # fmt: skip
+    for option in (
+        click.option("--verbose", is_flag=True, help="Print each difference in full."),
+        click.option("--no-build", is_flag=True, help="Refuse releases that are not built yet."),
+        click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True,
+                     metavar="N", help="Processes that plan at once."),
+        click.option("--allow", type=click.Path(exists=True, dir_okay=False), metavar="FILE",
+                     help="Cases that may differ: a name or pattern on each line, # begins a "
+                     "comment."),
+    ):  # fmt: skip
+        function = option(function)
+    return function
+
+
+def report(
+    found: Comparison, *, allow: str | None, verbose: bool, as_json: bool, **files: Any
+) -> int:
+    """Prints the comparison and writes the files. Returns the exit status: 1 if a case differs that
+    is not allowed to."""
+    from ...releases.reports import REPORTS
+
+    patterns = _patterns(allow)
+    unexpected = [row for row in found.different if not _allowed(row, patterns)]
+    names = [row.case for row in unexpected]
+    for kind, path in files.items():
+        if path is not None:
+            write_whole(path, REPORTS[kind](found, names).encode())
+    if as_json:
+        echo_json({**found.to_dict(), "unexpected": names})
+        return int(bool(unexpected))
+    click.echo(str(found))
+    if verbose:
+        for row in found.different:
+            click.echo(f"\n{row.case}:\n{row.diff or row.headline()}")
+    if patterns:
+        click.echo(f"{len(found.different) - len(unexpected)} of these are in {allow}")
+    return int(bool(unexpected))
+
+
+def _allowed(row: Compared, patterns: Sequence[str]) -> bool:
+    return any(row.case == p or fnmatch.fnmatchcase(row.case, p) for p in patterns)
+
+
+def _patterns(file: str | None) -> list[str]:
+    if file is None:
+        return []
+    lines = [line.partition("#")[0].strip() for line in Path(file).read_text("utf-8").splitlines()]
+    return [line for line in lines if line]

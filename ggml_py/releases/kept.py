@@ -1,0 +1,116 @@
+"""A folder of kept plans: what a project wants ggml's scheduler to go on deciding.
+
+A file `NAME.json.gz` is a plan. `cases.txt` tells how plans of models are made, a line for each:
+
+    NAME: model.gguf -d sim:gpu0,profile=rtx4090 -d CPU -ngl 9
+
+are the words that follow `ggml-py plan`, the model from this folder. The graphs of other plans, and
+of records (`NAME.ggrec`), are planned again with the answers that were recorded.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from ..plan import Plan
+from ..record.session import Record
+from .work import Made, Work
+
+CASES, PLAN, RECORD = "cases.txt", ".json.gz", ".ggrec"
+
+
+class Kept(NamedTuple):
+    """A plan that is kept, and the work that makes it."""
+
+    work: Work
+    plan: Plan | None  # None: not kept yet
+    path: Path | None  # where it is kept; None: in a record, which stays as it is
+
+    @property
+    def made(self) -> Made:
+        """As one side of a comparison."""
+        return Made(self.plan, "" if self.plan else "not kept yet: --update keeps it")
+
+
+def kept_in(folder: Path) -> list[Kept]:
+    """What is kept in a folder, by name. Raises ValueError for files that mean nothing, and without
+    any."""
+    recipes = _recipes(folder)
+    found = []
+    for path in sorted(folder.iterdir()):
+        if path.name.endswith(PLAN):
+            name = path.name.removesuffix(PLAN)
+            plan = _read(path)
+            words = recipes.pop(name, None)
+            if words is None:
+                plan.capture.check_answers()
+            work = Work(name, plan=plan) if words is None else Work(name, words)
+            found.append(Kept(work, plan, path))
+        elif path.name.endswith(RECORD):
+            found += kept_of_record(Record.read(path), path.name.removesuffix(RECORD))
+    found += [
+        Kept(Work(name, words), None, folder / f"{name}{PLAN}") for name, words in recipes.items()
+    ]
+    if not found:
+        raise ValueError(
+            f"{folder} keeps no plans: expected files *{PLAN} or *{RECORD}, or {CASES}"
+        )
+    return sorted(found, key=lambda kept: kept.work.name)
+
+
+def kept_of_record(record: Record, name: str) -> list[Kept]:
+    """The plans of a record. Each comes after the distinct plans that its scheduler made before."""
+    found: list[Kept] = []
+    earlier: dict[tuple[int, int], tuple[Plan, ...]] = {}
+    for one in record.plans:
+        key = id(one.process), one.scheduler
+        before = earlier.get(key, ())
+        work = Work(f"{name} {one.index} ({one.label})", plan=one.plan, earlier=before)
+        found.append(Kept(work, one.plan, None))
+        earlier[key] = (*before, one.plan)
+    return found
+
+
+def update(kept: Sequence[Kept], made: Sequence[Made]) -> list[Path]:
+    """Writes the plans that differ from the kept ones, or were not kept. Returns their files."""
+    written = []
+    for one, now in zip(kept, made, strict=True):
+        same = one.plan is not None and now.plan is not None and not one.plan.diff(now.plan)
+        if one.path is not None and now.plan is not None and not same:
+            now.plan.to_json(one.path)
+            written.append(one.path)
+    return written
+
+
+def _read(path: Path) -> Plan:
+    try:
+        return Plan.from_json(path)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+
+
+def _recipes(folder: Path) -> dict[str, tuple[str, ...]]:
+    path = folder / CASES
+    if not path.is_file():
+        return {}
+    found: dict[str, tuple[str, ...]] = {}
+    for number, line in enumerate(path.read_text("utf-8").splitlines(), 1):
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        name, colon, words = line.partition(":")
+        try:
+            model, *options = shlex.split(words)
+        except ValueError:
+            model = ""
+        if not (colon and model and name.strip()) or "/" in name or name.strip() in found:
+            raise ValueError(
+                f"{path}:{number}: expected NAME: MODEL OPTIONS of ggml-py plan, each name once "
+                f"and one that a file may have. Given: {line.strip()}"
+            )
+        if not (folder / model).is_file():
+            raise ValueError(f"{path}:{number}: there is no {folder / model}")
+        found[name.strip()] = (str((folder / model).resolve()), *options)
+    return found

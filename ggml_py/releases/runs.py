@@ -1,0 +1,84 @@
+"""What two releases do differently with a graph besides planning it: memory, waits and copies."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..scheduler.as_recorded import RunCopy
+from ..trace.names import counted
+from ..trace.planned import format_bytes
+from ..trace.rules import rules_of
+from .attribution import Attribution, drops_pins
+from .work import Made
+
+_SHOWN = 3  # copies in a sentence
+
+
+def run_changes(before: Made, after: Made) -> tuple[Attribution, ...]:
+    """What is different. What `reserve` does with pins is named as the rule that it is; other
+    differences are told as they were seen."""
+    a, b = before.observed, after.observed
+    if a is None or b is None or before.plan is None or after.plan is None:
+        return ()
+    found: list[Attribution] = []
+    if a.reserved != b.reserved or a.reallocations != b.reallocations:
+        rules = [rules_of(plan.settings).reserve_ignores_pins for plan in (before.plan, after.plan)]
+        if rules[0] != rules[1] and drops_pins(before.plan):
+            text = "reserve plans without the pins" if rules[1] else "reserve plans with the pins"
+            found.append(Attribution("rule", "reserve_ignores_pins", text, True))
+    for what, was, now in (
+        ("after reserve", a.reserved, b.reserved),
+        ("for the graph", a.allocated, b.allocated),
+    ):
+        if was and now and was != now:
+            found.append(_seen("memory", f"compute buffers {what}: {_sizes(was, now)}"))
+    if a.reallocations != b.reallocations and a.allocated and b.allocated:
+        found.append(_seen("memory", _reallocated(a.reallocations, b.reallocations)))
+    if a.waits is not None and b.waits is not None:
+        if a.waits != b.waits:
+            found.append(_seen("run", f"{counted(b.waits, 'wait')} in a compute, not {a.waits}"))
+        found += [_seen("run", text) for text in _copies(a.copies, b.copies)]
+    return tuple(found)
+
+
+def _seen(kind: str, text: str) -> Attribution:
+    return Attribution(kind, "", text, False)
+
+
+def _sizes(was: dict[str, int], now: dict[str, int]) -> str:
+    names = dict.fromkeys((*was, *now))
+    return ", ".join(
+        f"{name} {format_bytes(was.get(name, 0))} → {format_bytes(now.get(name, 0))}"
+        for name in names if was.get(name, 0) != now.get(name, 0)
+    )  # fmt: skip
+
+
+def _reallocated(was: tuple[str, ...], now: tuple[str, ...]) -> str:
+    if now:
+        return f"after reserve the same graph is laid out again: {'; '.join(now)}"
+    return f"after reserve the same graph is no longer laid out again (before: {'; '.join(was)})"
+
+
+def _copies(was: Sequence[RunCopy], now: Sequence[RunCopy]) -> list[str]:
+    """What is different: which copies are made, their order, how many bytes each takes."""
+    places = [[copy[:2] for copy in side] for side in (was, now)]
+    if sorted(places[0]) != sorted(places[1]):
+        total = [format_bytes(sum(copy.nbytes for copy in side)) for side in (was, now)]
+        copies = counted(len(now), "copy", "copies")
+        return [f"{copies} ({total[1]}) in a compute, not {len(was)} ({total[0]})"]
+    found = []
+    if places[0] != places[1]:
+        i = next(i for i, (x, y) in enumerate(zip(*places, strict=True)) if x != y)
+        found.append(
+            f"the same copies in another order: number {i + 1} is '{now[i].tensor}', before "
+            f"'{was[i].tensor}'"
+        )
+    rows = [
+        f"'{x.tensor}' to {x.to} {format_bytes(x.nbytes)} → {format_bytes(y.nbytes)}"
+        for x, y in zip(sorted(was), sorted(now), strict=True) if x.nbytes != y.nbytes
+    ]  # fmt: skip
+    more = len(rows) - _SHOWN
+    if rows:
+        text = ", ".join(rows[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
+        found.append(f"bytes copied in a compute: {text}")
+    return found

@@ -1,0 +1,32 @@
+"""The work that releases are given, and what each makes of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from ..plan import Plan
+from ..scheduler.as_recorded import Observed
+
+
+@dataclass(frozen=True)
+class Work:
+    """A piece of work that every release is given.
+
+    `words` is what `ggml-py plan` takes: a model, or a record or saved plan with devices (-d), and
+    options. `plan` is a plan whose graph is planned again with its own devices' answers, after
+    those in `earlier` on the same scheduler.
+    """
+
+    name: str
+    words: tuple[str, ...] = ()
+    plan: Plan | None = None
+    earlier: tuple[Plan, ...] = ()
+
+
+class Made(NamedTuple):
+    """What one release makes of a piece of work."""
+
+    plan: Plan | None
+    error: str = ""  # why there is no plan
+    observed: Observed | None = None  # of the plan's graph; None without a plan

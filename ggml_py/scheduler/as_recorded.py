@@ -1,0 +1,273 @@
+"""Plans recorded graphs on devices that answer as the recorded ones did, and looks at what else
+this release does with them: its compute buffers, its reallocations, its waits and its copies."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from ..backends.backend import Backend
+from ..backends.device import Device
+from ..backends.device import devices as all_devices
+from ..backends.sharing import changing
+from ..boundary.ffi import ffi, lib
+from ..errors import AllocError, ArgumentError
+from ..plan import Plan
+from ..sim.assumed import assuming
+from ..sim.device import sim_device
+from ..tensors.tensor import Tensor
+from ..trace.planned import format_bytes
+from ..trace.record import VIEW_OPS, Capture
+from ..trace.run import WAIT
+from .rebuilt import Memory, Places, rebuilt
+from .recording import Recording
+from .refusal import deciding
+from .scheduler import Scheduler
+
+MAX_BYTES, MAX_FLOPS = 256 << 20, 5 * 10**9  # of a graph that is computed to look at its run
+_DEVICE_MEMORY = 1 << 44  # bytes of a device that stands in; taken as it is used
+
+
+class RunCopy(NamedTuple):
+    """A copy that a compute made."""
+
+    tensor: str
+    to: str  # the backend
+    nbytes: int
+
+
+class Observed(NamedTuple):
+    """What a release does with a graph besides planning it. Sizes are those of the devices that
+    stand in for the recorded ones. () and {} if it did not come so far; `left_out` says why."""
+
+    reserved: dict[str, int]  # bytes of compute buffer after `reserve` with the pins, by backend
+    allocated: dict[str, int]  # the same, when the pins were made again and the graph got memory
+    reallocations: tuple[str, ...]  # why `reserve` was not enough for the same graph
+    waits: int | None  # waits of the host in one compute; None if it was not computed
+    copies: tuple[RunCopy, ...]  # of that compute, in their order
+    left_out: str = ""
+
+
+def replay_as_recorded(plan: Plan) -> Plan:
+    """The plan that this release's scheduler makes of a plan's graph, with devices that answer as
+    the recorded ones did. Devices that are not here are simulated.
+
+    Raises what `replay` does, and `ArgumentError` if the recorded memory cannot be stood in for.
+    """
+    with AsRecorded(plan) as recorded:
+        return recorded.plan(plan)
+
+
+class _Pinned(NamedTuple):
+    """A recorded graph that was made again for a scheduler, and its pins."""
+
+    scheduler: Scheduler
+    memory: Memory
+    pins: list[tuple[Tensor, Backend]]
+
+    def pin(self) -> None:
+        """Sets the pins, which every reset drops."""
+        for tensor, backend in self.pins:
+            self.scheduler.set_tensor_backend(tensor, backend)
+
+
+class AsRecorded:
+    """A scheduler on devices that answer as those of a recorded plan did, for the plans that one
+    scheduler made. Devices that are not here are simulated while the block lasts.
+
+    `size` is the number of tensors that it has room for; 0 for those of `plan`.
+    C: ggml_backend_sched_new
+    """
+
+    def __init__(self, plan: Plan, size: int = 0) -> None:
+        plan.capture.check_answers()
+        self._first = plan.capture
+        self._size = size
+        self._stack = contextlib.ExitStack()
+
+    def __enter__(self) -> AsRecorded:
+        with contextlib.ExitStack() as stack:
+            self._devices = _stand_ins(self._first, stack)
+            self._backends = [stack.enter_context(device.init()) for device in self._devices]
+            self._scheduler = stack.enter_context(self._new_scheduler())
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._stack.close()
+
+    def _new_scheduler(self) -> Scheduler:
+        settings = self._first.settings
+        places = Places(self._first, self._devices, ())
+        return Scheduler(
+            self._backends,
+            graph_size=max(settings.hash_set_size, len(self._first.tensors), self._size),
+            parallel=settings.n_copies > 1,
+            op_offload=settings.op_offload,
+            buffer_types=[places.scheduler_buft(b, d) for b, d in enumerate(self._devices)],
+        )
+
+    def plan(self, plan: Plan) -> Plan:
+        """The plan that this scheduler makes of a plan's graph, after what it planned in
+        `go_on`. Raises `ArgumentError` if the recorded memory cannot be stood in for.
+        C: ggml_backend_sched_split_graph"""
+        with self._graph(self._scheduler, plan.capture) as made:
+            again = self._scheduler.plan(made.memory.graph)
+            self._scheduler.reset()
+        _check_readers(plan.capture, again.capture)
+        return again
+
+    def go_on(self, plan: Plan) -> None:
+        """Plans a plan's graph for good: in some releases later plans depend on what it leaves.
+        C: ggml_backend_sched_split_graph, ggml_backend_sched_reset"""
+        scheduler = self._scheduler
+        with self._graph(scheduler, plan.capture) as made:
+            graph = made.memory.graph
+            with changing("planning", scheduler, graph, graph=graph):
+                with deciding(scheduler, graph, True):
+                    lib.ggml_backend_sched_split_graph(scheduler.ptr, graph.ptr)
+                lib.ggml_backend_sched_reset(scheduler.ptr)
+            scheduler.reset()
+
+    def observe(self, plan: Plan) -> Observed:
+        """What this release does with the graph on a new scheduler: `reserve` with the pins, then
+        memory with the pins, then a compute on zeros if that is small (`MAX_BYTES`, `MAX_FLOPS`).
+        C: ggml_backend_sched_reserve, ggml_backend_sched_alloc_graph,
+        ggml_backend_sched_graph_compute"""
+        capture = plan.capture
+        why_not = _too_much(plan)
+        reserved: dict[str, int] = {}
+        try:
+            with (
+                self._new_scheduler() as scheduler,
+                self._graph(scheduler, capture, data=not why_not) as made,
+            ):
+                memory = made.memory
+                scheduler.reserve(memory.graph)
+                reserved = self._sizes(scheduler)
+                made.pin()
+                before = scheduler.n_reallocations
+                scheduler.alloc_without_plan(memory.graph)
+                allocated = self._sizes(scheduler)
+                again = scheduler.reallocations
+                more = scheduler.n_reallocations - before
+                said = tuple(one.text for one in again[len(again) - more :])
+                why_not = why_not or self._cannot_compute(memory)
+                found = Observed(reserved, allocated, said, None, (), why_not)
+                return found if why_not else found._replace(**self._computed(scheduler, memory))
+        except AllocError as error:
+            return Observed(reserved, {}, (), None, (), str(error))
+
+    def _computed(self, scheduler: Scheduler, memory: Memory) -> dict[str, Any]:
+        for tensor in memory.tensors:  # leafs that `reserve` gave memory, which is not cleared
+            if tensor.ptr.op == lib.GGML_OP_NONE and tensor.ptr.view_src == ffi.NULL:
+                n = lib.ggml_nbytes(tensor.ptr)
+                if n and tensor.ptr.buffer != ffi.NULL:
+                    lib.ggml_backend_tensor_set(tensor.ptr, ffi.new("char[]", n), 0, n)
+        with Recording(scheduler) as recording:
+            scheduler.compute(memory.graph)
+        run = recording.run
+        copies = [
+            RunCopy(copy.name, split.backend, copy.event.nbytes)
+            for compute in run.computes for split in compute.splits for copy in split.copies
+        ]  # fmt: skip
+        return {"waits": sum(e.kind == WAIT for e in run.events), "copies": tuple(copies)}
+
+    @contextlib.contextmanager
+    def _graph(
+        self, scheduler: Scheduler, capture: Capture, data: bool = False
+    ) -> Iterator[_Pinned]:
+        """The graph with its pins, while the devices answer as recorded."""
+        places = Places(capture, self._devices, ())
+        with rebuilt(capture, places, data) as memory, _answering(capture, places, memory):
+            pins = [
+                (tensor, self._backends[backend])
+                for t, tensor in zip(capture.tensors, memory.tensors, strict=True)
+                if t.pin >= 0 and (backend := places.backend_of(t.pin)) is not None
+            ]
+            made = _Pinned(scheduler, memory, pins)
+            made.pin()
+            yield made
+
+    def _sizes(self, scheduler: Scheduler) -> dict[str, int]:
+        return {backend.name: scheduler.buffer_size(backend) for backend in self._backends}
+
+    def _cannot_compute(self, memory: Memory) -> str:
+        """Which op no device here has a kernel for; "" if there is none."""
+        cpu = self._devices[-1]
+        for tensor in memory.graph.nodes:
+            if tensor.op.name not in VIEW_OPS and not cpu.supports_op(tensor):
+                return f"not computed: the CPU, which simulates devices, has no {tensor.op.name}"
+        return ""
+
+
+def _too_much(plan: Plan) -> str:
+    """Why the graph is not computed; "" if it is."""
+    nbytes = sum(t.nbytes for t in plan.capture.tensors if t.view_src < 0)
+    if nbytes > MAX_BYTES:
+        return f"not computed: {format_bytes(nbytes)} of data, above {format_bytes(MAX_BYTES)}"
+    work = sum(node.flops or 0 for node in plan.nodes)
+    if work > MAX_FLOPS:
+        return f"not computed: {work / 1e9:.0f} GFLOP, above {MAX_FLOPS / 1e9:.0f}"
+    return ""
+
+
+def _stand_ins(capture: Capture, stack: contextlib.ExitStack) -> list[Device]:
+    """The recorded devices, or simulated ones in their place."""
+    here = {device.name: device for device in all_devices()}
+    last = len(capture.backends) - 1
+    found: list[Device] = []
+    for b, recorded in enumerate(capture.backends):
+        if b == last and recorded.device_type == "CPU":
+            found.append(here["CPU"])
+        elif recorded.device in here:
+            found.append(here[recorded.device])
+        else:
+            buft = capture.bufts[recorded.buft]
+            pinned = any(one.is_host and one.name.endswith("_Host") for one in capture.bufts)
+            made = sim_device(
+                recorded.device, type=recorded.device_type.lower(), memory=_DEVICE_MEMORY,
+                host=buft.is_host, host_buffer=pinned and not buft.is_host,
+            )  # fmt: skip
+            found.append(stack.enter_context(made))
+    return found
+
+
+def _check_readers(was: Capture, now: Capture) -> None:
+    """Raises `ArgumentError` if the scheduler was told something else about the memory."""
+
+    def seen(capture: Capture, buft: int) -> tuple[bool, int] | None:
+        return None if buft < 0 else capture.bufts[buft][1:]
+
+    for a, b in zip(was.tensors, now.tensors, strict=True):
+        if seen(was, was.buft_of(a)) != seen(now, now.buft_of(b)):
+            raise ArgumentError(
+                f"'{a.name}' was in {was.bufts[was.buft_of(a)].name} memory, for which none of "
+                "this machine stands in: plan the graph again on devices that you name"
+            )
+    for one, other in zip(was.backends, now.backends, strict=True):
+        if seen(was, one.buft) != seen(now, other.buft):
+            raise ArgumentError(
+                f"{one.name} computed in {was.bufts[one.buft].name} memory, for which none of this "
+                "machine stands in: plan the graph again on devices that you name"
+            )
+
+
+def _answering(capture: Capture, places: Places, memory: Memory) -> Any:
+    """While it lasts, the devices answer about the graph's nodes as the recorded ones did."""
+    ids = {int(ffi.cast("uintptr_t", t.ptr)): i for i, t in enumerate(memory.tensors)}
+    places_of = {places.backend_of(b): b for b in range(len(capture.backends))}
+
+    def answers(field: str, b: int) -> Any:
+        def answer(tensor: Tensor) -> bool | None:
+            i = ids.get(int(ffi.cast("uintptr_t", tensor.ptr)))
+            return None if i is None else bool(getattr(capture.tensors[i], field) >> b & 1)
+
+        return answer
+
+    known = {d: places_of[i] for i, d in enumerate(places.devices) if i in places_of}
+    return assuming(
+        {device: answers("supports", b) for device, b in known.items()},
+        {device: answers("offload", b) for device, b in known.items()},
+    )

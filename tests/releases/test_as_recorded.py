@@ -1,0 +1,127 @@
+"""Recorded graphs on devices that answer as recorded, and what else a release does with them."""
+
+import os
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import ggml_py as ggml
+from ggml_py.builds import current
+from ggml_py.releases import Work, rule_cases
+from ggml_py.releases.planning import plans_under
+from ggml_py.scheduler import as_recorded
+from ggml_py.scheduler.as_recorded import AsRecorded, replay_as_recorded
+from ggml_py.trace import reference
+
+CASES = {case.name: case.plan for case in rule_cases()}
+EXPERTS = CASES["experts in host memory"]
+
+
+def changed(plan, **fields):
+    """The plan's graph with its first node's answers changed, planned by the reference."""
+    first = plan.capture.tensors[0]._replace(**fields)
+    capture = replace(plan.capture, tensors=(first, *plan.capture.tensors[1:]))
+    return ggml.Plan(capture, reference.plan(capture).outcome)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_cases_are_planned_natively_as_by_the_reference(case):
+    again = replay_as_recorded(CASES[case])
+    assert again.outcome == CASES[case].outcome
+
+
+def test_devices_answer_what_was_recorded():
+    # A simulated device by itself wants this product, and can compute it.
+    assert [node.backend for node in replay_as_recorded(EXPERTS).nodes] == ["gpu0"]
+    for fields in ({"offload": 0}, {"supports": 2}):
+        plan = changed(EXPERTS, **fields)
+        assert [node.backend for node in replay_as_recorded(plan).nodes] == ["CPU"]
+
+
+def test_memory_that_nothing_stands_in_for_is_named():
+    capture = EXPERTS.capture
+    odd = capture.bufts[1]._replace(name="Odd", readers=3)
+    plan = ggml.Plan(
+        replace(capture, bufts=(*capture.bufts, odd),
+                buffers=(capture.buffers[0]._replace(buft=2),)), EXPERTS.outcome,
+    )  # fmt: skip
+    with pytest.raises(ggml.ArgumentError, match=r"'blk\.0\.ffn_up_exps.* was in Odd memory"):
+        replay_as_recorded(plan)
+
+
+def test_what_is_observed_of_a_small_graph():
+    with AsRecorded(EXPERTS) as recorded:
+        seen = recorded.observe(EXPERTS)
+    weight = [copy for copy in seen.copies if copy.tensor.startswith("blk.0")]
+    assert [(copy.to, copy.nbytes) for copy in weight] == [("gpu0", 8 * 64 * 64 * 4)]
+    assert seen.reserved == seen.allocated and seen.reserved["gpu0"] >= weight[0].nbytes
+    assert seen.waits and not seen.reallocations and not seen.left_out
+
+
+def test_pins_count_in_reserve_and_after_it():
+    pins = CASES["a reserve with pins"]
+    without = changed(pins)  # the middle node is pinned: it alone needs memory on the CPU
+    tensors = tuple(t._replace(pin=-1) for t in without.capture.tensors)
+    without = ggml.Plan(replace(without.capture, tensors=tensors), without.outcome)
+    with AsRecorded(pins) as recorded:
+        seen, other = recorded.observe(pins), recorded.observe(without)
+    assert seen.reserved == seen.allocated != other.reserved
+
+
+def test_large_graphs_are_not_computed_and_say_so(monkeypatch):
+    monkeypatch.setattr(as_recorded, "MAX_BYTES", 1 << 10)
+    with AsRecorded(EXPERTS) as recorded:
+        seen = recorded.observe(EXPERTS)
+    assert seen.waits is None and seen.copies == ()
+    assert seen.left_out.startswith("not computed: 152.") and seen.reserved
+    monkeypatch.undo()
+    monkeypatch.setattr(as_recorded, "MAX_FLOPS", 1)
+    with AsRecorded(EXPERTS) as recorded:
+        assert "GFLOP, above" in recorded.observe(EXPERTS).left_out
+
+
+def test_a_scheduler_that_goes_on_plans_the_same_in_this_release():
+    many = CASES["a split with 70 inputs"]
+    with AsRecorded(many) as recorded:
+        before = recorded.plan(many)
+        recorded.go_on(many)
+        assert recorded.plan(many).outcome == before.outcome
+
+
+def children():
+    found = []
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            pid, _name, rest = status.read_text().replace(") ", "(").split("(")
+        except (OSError, ValueError):
+            continue
+        if rest.split()[1] == str(os.getpid()):
+            found.append(int(pid))
+    return found
+
+
+def test_a_process_that_dies_costs_one_case():
+    works = [Work(f"{i}", plan=EXPERTS) for i in range(40)]
+    killed = []
+
+    def kill(_share):
+        if not killed:
+            killed.extend(children())
+            for pid in killed:
+                os.kill(pid, signal.SIGKILL)
+
+    (made,) = plans_under([current()["key"]], works, progress=kill)
+    assert len(killed) == 1
+    lost = [one for one in made if one.plan is None or not one.observed.reserved]
+    assert len(lost) == 1
+    assert "signal 9" in (lost[0].error or lost[0].observed.left_out)
+    assert all(one.plan.outcome == EXPERTS.outcome for one in made if one.plan)
+
+
+def test_an_op_that_the_release_lacks_is_the_cases_error():
+    works = [Work("new", plan=changed(EXPERTS, op="FROM_THE_FUTURE")), Work("old", plan=EXPERTS)]
+    new, old = plans_under([current()["key"]], works)[0]
+    assert new.plan is None and "has no such op" in new.error
+    assert old.plan.outcome == EXPERTS.outcome

@@ -1,0 +1,140 @@
+"""`ggml-py ci`: kept plans against what this build plans now."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from xml.etree import ElementTree
+
+import graphs
+import pytest
+from cli_runs import fails, ok, run
+
+import ggml_py as ggml
+from ggml_py.models.synthetic import LlamaSpec, write_llama
+from ggml_py.releases import rule_cases
+from ggml_py.releases.kept import kept_in
+
+CASES = {case.name: case.plan for case in rule_cases()}
+RECIPE = "partly: small.gguf -d sim:gpu0,profile=rtx4090 -d CPU -ngl 1 -n 64\n"
+
+
+@pytest.fixture
+def folder(tmp_path):
+    CASES["experts in host memory"].to_json(tmp_path / "experts.json.gz")
+    CASES["a reserve with pins"].to_json(tmp_path / "pins.json.gz")
+    return tmp_path
+
+
+def planned_otherwise(plan):
+    """A plan that no release makes of that graph: its first node on the other backend."""
+    (first, *rest) = plan.outcome.placements
+    outcome = replace(plan.outcome, placements=(first._replace(backend=1 - first.backend), *rest))
+    return ggml.Plan(plan.capture, outcome)
+
+
+def test_kept_plans_that_are_planned_as_before(folder):
+    assert ": 0 of 2 cases differ\n" in ok("ci", folder)
+
+
+def test_our_own_kept_plans():
+    repo = Path(__file__).resolve().parents[2]
+    line = "ggml-py ci tests/releases/kept"
+    assert line in (repo / ".ci" / "run").read_text().splitlines()
+    assert ": 0 of 14 cases differ\n" in ok(*line.split()[1:-1], repo / line.split()[-1])
+
+
+def test_a_plan_that_changed_fails_and_is_reported(folder):
+    planned_otherwise(CASES["experts in host memory"]).to_json(folder / "experts.json.gz")
+    files = {kind: folder / f"out.{kind}" for kind in ("junit", "markdown", "html")}
+    done = run("ci", folder, *(word for kind in files for word in (f"--{kind}", files[kind])))
+    assert done.returncode == 1
+    assert ": 1 of 2 cases differs\nexperts: 1 of 1 node moved" in done.stdout
+    assert "unknown: the plan before is not the one" in done.stdout
+    (suite,) = ElementTree.parse(files["junit"]).getroot()
+    assert (suite.get("tests"), suite.get("failures")) == ("2", "1")
+    failed = [case.get("name") for case in suite if case.find("failure") is not None]
+    assert failed == ["experts"]
+    text = files["markdown"].read_text()
+    assert "| experts | 1 of 1 node moved" in text and "pins" not in text
+    page = files["html"].read_text()
+    assert "<b>differs</b> experts" in page and "<b>same</b> pins" in page
+    assert "http" not in page  # nothing beside it
+
+
+def test_what_may_differ_is_named_in_a_file(folder):
+    planned_otherwise(CASES["experts in host memory"]).to_json(folder / "experts.json.gz")
+    allow = folder / "allow"
+    allow.write_text("exp*  # since the new kernel\n")
+    data = json.loads(ok("ci", folder, "--allow", allow, "--json"))
+    assert (data["n_different"], data["unexpected"]) == (1, [])
+    report = folder / "out.md"
+    ok("ci", folder, "--allow", allow, "--markdown", report)
+    assert "| allowed |" in report.read_text()
+
+
+def test_recipes_are_kept_by_update(folder, monkeypatch):
+    write_llama(folder / "small.gguf", LlamaSpec(n_layer=2, n_vocab=512))
+    (folder / "cases.txt").write_text("# ours\n" + RECIPE)
+    done = run("ci", folder)
+    assert done.returncode == 1 and "not kept yet: --update keeps it → plans it" in done.stdout
+    monkeypatch.setenv("CI", "true")
+    assert "--update in CI would accept" in fails("ci", folder, "--update", code=2)
+    monkeypatch.delenv("CI")
+    # Only what differs is written.
+    assert ok("ci", folder, "--update") == f"kept {folder / 'partly.json.gz'}\n"
+    assert ": 0 of 3 cases differ\n" in ok("ci", folder)
+    (folder / "cases.txt").write_text(RECIPE.replace("-ngl 1", "-ngl 9"))
+    done = run("ci", folder)
+    assert done.returncode == 1 and "partly: " in done.stdout and "memory: " in done.stdout
+
+
+def test_nothing_is_written_if_something_cannot_be_planned(folder):
+    write_llama(folder / "small.gguf", LlamaSpec(n_layer=2, n_vocab=512))
+    (folder / "cases.txt").write_text(RECIPE + "wrong: small.gguf -d sim:gpu0,profile=none\n")
+    said = fails("ci", folder, "--update")
+    assert "wrong: " in said and "nothing was written" in said
+    assert not (folder / "partly.json.gz").exists()
+
+
+def test_plans_of_a_record_come_after_what_their_scheduler_planned(tmp_path):
+    case = graphs.mlp()
+    with ggml.record(tmp_path / "own.ggrec"):
+        for pinned in (False, True):
+            if pinned:
+                case.scheduler.set_tensor_backend(case.graph.nodes[0], case.scheduler.backends[0])
+            case.scheduler.alloc_graph(case.graph)
+            case.scheduler.reset()
+    case.close()
+    first, second = kept_in(tmp_path)
+    assert first.work.earlier == ()
+    assert second.work.earlier == (first.plan,)
+    assert ": 0 of 2 cases differ\n" in ok("ci", tmp_path)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "nothing",
+        "a b c",
+        "name:",
+        ": small.gguf",
+        "a/b: small.gguf",
+        'n: "small.gguf',
+        "n: no.gguf",
+    ],
+)
+def test_lines_that_mean_nothing(tmp_path, line):
+    (tmp_path / "small.gguf").touch()
+    (tmp_path / "cases.txt").write_text(f"ok: small.gguf\n{line}\n")
+    assert "cases.txt:2: " in fails("ci", tmp_path)
+
+
+def test_other_mistakes(tmp_path):
+    assert "keeps no plans: expected files *.json.gz" in fails("ci", tmp_path)
+    (tmp_path / "cut.json.gz").write_bytes(b"\x1f\x8b")
+    assert "cut.json.gz" in fails("ci", tmp_path)
+    both = ("--upstream", "0.26.0", "--source", tmp_path)
+    assert "exclude each other" in fails("ci", tmp_path, *both, code=2)
+    assert "takes no options" in fails(
+        "compare", "--upstream", "0.17.0", "--upstream", "0.26.0", tmp_path, "-ngl", "3", code=2
+    )
