@@ -26,6 +26,7 @@ from . import (
     generate,
     plan,
     record,
+    releases,
     sweep,
     trace,
     view,
@@ -89,6 +90,7 @@ for verb in (
     record,
     compare,
     bisect,
+    releases,
     bench,
     build,
 ):
