@@ -358,7 +358,8 @@ def parser(prog: str | None = None) -> argparse.ArgumentParser:
     add("--backend", type=_backends, default=toolchain.default_backends(), metavar="A,B",
         help=f"ggml backends (default: %(default)s; known: {', '.join(toolchain.BACKENDS)})")
     add("--upstream", metavar="RELEASE",
-        help="a release of --list: ggml version, bNNNN or package version")
+        help="a release of --list: ggml version, bNNNN or package version; or a .toml file that "
+             "has one")
     add("--source", type=Path, metavar="DIR", help="build a checkout of ggml or llama.cpp instead")
     add("--pristine", action="store_true",
         help="build upstream's code unmodified: no causes, no splits")
@@ -466,6 +467,8 @@ def main(argv: Sequence[str] | None = None, prog: str | None = None) -> int:
         _run(arguments)
     except BuildError as error:
         print(f"error: {error}", file=sys.stderr)
+        if arguments.json:
+            print(json.dumps({"error": str(error)}))
         return 1
     except KeyboardInterrupt:
         print("interrupted; no partial files are left", file=sys.stderr)

@@ -21,6 +21,10 @@ from ..trace.rules import find_release
 from .attribution import Attribution, agrees, changes
 
 Progress = Callable[[float], None]
+_ONLY_CONFIRMED = (
+    "its build has no causes. The plans are the reference scheduler's; the release's own told only "
+    "the backend of each node and the number of splits, which are the same"
+)
 
 
 @dataclass(frozen=True)
@@ -88,6 +92,18 @@ class Comparison:
         """The cases that the releases decide differently."""
         return tuple(row for row in self.rows if row.differs)
 
+    @property
+    def only_confirmed(self) -> tuple[str, ...]:
+        """The releases whose build has no causes: their plans are the reference's."""
+        sides = (
+            (self.before, [row.before for row in self.rows]),
+            (self.after, [row.after for row in self.rows]),
+        )
+        return tuple(
+            release for release, plans in sides
+            if any(plan is not None and plan.planner == "reference" for plan in plans)
+        )  # fmt: skip
+
     def headline(self) -> str:
         """One line."""
         n, failed = len(self.different), sum(row.diff is None for row in self.rows)
@@ -107,13 +123,15 @@ class Comparison:
                         f"  {row.case}: the reference scheduler plans otherwise by the rules of "
                         f"{release}: its reasons are not proven here"
                     )
+        lines += [f"{release}: {_ONLY_CONFIRMED}" for release in self.only_confirmed]
         return "\n".join(lines)
 
     def to_dict(self) -> dict[str, Any]:
         """As data that `json` can write."""
         return {
             "before": self.before, "after": self.after, "headline": self.headline(),
-            "n_different": len(self.different), "cases": [row.to_dict() for row in self.rows],
+            "n_different": len(self.different), "only_confirmed": list(self.only_confirmed),
+            "cases": [row.to_dict() for row in self.rows],
         }  # fmt: skip
 
 
@@ -227,7 +245,10 @@ def _row(case: Work, before: Plan | str, after: Plan | str) -> Compared:
     plans = [side if isinstance(side, Plan) else None for side in (before, after)]
     errors = [side if isinstance(side, str) else "" for side in (before, after)]
     a, b = plans
-    agreed = [None if plan is None else agrees(plan) for plan in plans]
+    agreed = [
+        agrees(plan) if plan is not None and plan.planner != "reference" else None
+        for plan in plans
+    ]
     return Compared(
         case.name, a, b, (errors[0], errors[1]),
         diff(a, b) if a is not None and b is not None else None,

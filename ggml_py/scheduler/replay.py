@@ -24,6 +24,7 @@ from ..sim.device import sim_device
 from ..tensors.tensor import Tensor
 from ..trace.record import NODE, BufferRecord, Capture, TensorRecord
 from .scheduler import Scheduler
+from .uninstrumented import plan_by_reference
 
 _NO_DATA = "a graph of a record has no data: it can be planned, and not computed"
 # Where tensors with memory are said to be: backends compare, and nobody reads.
@@ -88,14 +89,18 @@ def replay(
             if backend is not None:
                 scheduler.set_tensor_backend(tensor, backends[backend])
         with _answering(capture, places, memory) if as_answered else contextlib.nullcontext():
-            found = scheduler.plan(memory.graph)
+            if as_answered and not scheduler._tracing:
+                found = plan_by_reference(scheduler, memory.graph, capture, memory.tensors)
+            else:
+                found = scheduler.plan(memory.graph)
         n_weights = sum(map(capture.is_weight, capture.tensors))
         return Replayed(found, places.substitutes, places.unmatched, n_weights)
 
 
 def replay_as_recorded(plan: Plan) -> Plan:
     """The plan that this release's scheduler makes of a plan's graph, with devices that answer as
-    the recorded ones did. Devices that are not here are simulated.
+    the recorded ones did. Devices that are not here are simulated. A build without causes only
+    confirms the reference's plan (`uninstrumented.py`); `planner` says so.
 
     Raises what `replay` does, and `ArgumentError` if the recorded memory cannot be stood in for.
     """
