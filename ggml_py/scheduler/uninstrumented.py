@@ -28,9 +28,9 @@ def plan_by_reference(
     graph, and `tensors` are its tensors by their ids.
 
     Upstream's scheduler plans it, too. It tells only each node's backend and how many splits there
-    are, so that causes and copies are the reference's word. Raises `MissingFunctionError` if a backend or
-    the number of splits is another: then the release has rules that the reference does not know.
-    Spoils the graph's sources. C: ggml_backend_sched_split_graph
+    are, so that causes and copies are the reference's word. Spoils the graph's sources. Raises
+    `MissingFunctionError` if a backend or the number of splits is another: then the release has
+    rules that the reference does not know. C: ggml_backend_sched_split_graph
     """
     settings = capture.settings._replace(upstream=BUILD["ggml_version"], build=BUILD["key"])
     capture = replace(capture, settings=settings)
