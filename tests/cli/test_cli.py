@@ -30,14 +30,14 @@ def test_help_lists_the_verbs():
     text = ok("--help")
     assert re.findall(r"^  ([\w-]+) ", text.split("Commands:")[1], re.M) == [
         "bench", "bisect", "build", "compare", "demo", "devices", "diff", "explain", "generate",
-        "plan", "record", "sweep", "trace", "view", "why-not",
+        "plan", "record", "releases", "sweep", "trace", "view", "why-not",
     ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
     "verb",
     ["devices", "demo", "plan", "explain", "why-not", "diff", "sweep", "generate", "trace",
-     "bench", "bisect", "build", "compare"],
+     "bench", "bisect", "build", "compare", "releases"],
 )
 def test_every_verb_has_help(verb):
     assert "sage" in ok(verb, "--help")
