@@ -11,8 +11,9 @@ from ..trace.names import counted
 from ..trace.planned import format_bytes
 from ..trace.rules import RELEASES
 from .compare import Comparison, Progress, Work, compared, plans_under, prepared
+from .rule_cases import rule_cases
 
-_SHOWN = 40  # names in a line of the report
+_SHOWN = 12  # names of what changed or was renumbered; what was added or removed is listed in full
 
 
 def newer(packages: Sequence[str] = ()) -> list[dict[str, Any]]:
@@ -168,24 +169,29 @@ def _built(one: Candidate) -> str:
     cards = {name: why for name, why in (one.proof.get("cards") or {}).items() if why}
     if cards:
         lines += ["", "Backends that could not be cut out for simulated cards:", ""]
-        lines += [f"- {name}: {str(why).splitlines()[0]}" for name, why in cards.items()]
+        lines += [f"- {name}: {str(why).partition(';')[0]}" for name, why in cards.items()]
     return "\n".join(lines)
 
 
 def _bindings(one: Candidate) -> str:
     lines = ["## Bindings", "", f"Compared with {one.found['default']}, the default release:", ""]
     for kind, sides in one.found["api"].items():
+        changed = "renumbered" if kind == "enums" else "changed"
         said = [
-            f"{len(names)} {side} ({_names(names)})" for side, names in sides.items() if names
-        ]  # fmt: skip
+            f"{len(names)} {side} ({_names(names)})"
+            for side, names in (("added", sides["added"]), ("removed", sides["removed"]))
+            if names
+        ]
+        if names := sides["changed"]:
+            said.append(f"{len(names)} {changed} ({_names(names, _SHOWN)})")
         lines.append(f"- {kind}: {'; '.join(said) or 'the same'}")
     return "\n".join(lines)
 
 
-def _names(names: Sequence[str]) -> str:
-    more = len(names) - _SHOWN
-    shown = ", ".join(f"`{name}`" for name in names[:_SHOWN])
-    return shown + (f" and {more} more" if more > 0 else "")
+def _names(names: Sequence[str], most: int | None = None) -> str:
+    shown = names[:most]
+    more = len(names) - len(shown)
+    return ", ".join(f"`{name}`" for name in shown) + (f" and {more} more" if more > 0 else "")
 
 
 def _plans(one: Candidate) -> str:
@@ -216,11 +222,13 @@ def _left(one: Candidate) -> str:
     ops = [n for n in one.found["api"]["enums"]["added"] if n.startswith("GGML_OP_")]
     steps = [
         f"the test suite was not run under it: `GGML_PY_UPSTREAM={key} pytest`",
-        "no corpus was compared beyond the plans above: `ggml-py compare` takes records",
+        "no records or saved plans were compared: name them behind the version",
         "records of supported ops: `pytest tests/vendor/test_build_profiles.py "
         "tests/sim/test_profiles.py`",
         "generated tables: `python -m vendor.since`, `python -m vendor.record_ages`",
     ]
+    if one.comparison is not None and len(one.comparison.rows) > len(rule_cases()):
+        del steps[1]
     if ops:
         steps.append(f"new ops need rows in `vendor/ops_*.toml`: {_names(ops)}")
     return "\n".join(["## Not done", "", *(f"- {step}" for step in steps)])
