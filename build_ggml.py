@@ -92,7 +92,7 @@ def build(options: Options) -> Path:
             if missing:
                 options = dataclasses.replace(options, pristine=True)
                 final = options.cache / "builds" / key_of(options, upstream)
-            if not read_proof(final):
+            if not (read_proof(final) or {}).get("edits_missing"):  # or made by --pristine
                 _build(options, upstream, final, tools, lock, missing)
     return final
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from ..files.writing import write_whole
 from ..trace.names import counted
 from .shared.bar import bar
 from .shared.cases import cases_of
 from .shared.options import as_json, echo_json
+from .shared.output import check_target
 
 if TYPE_CHECKING:
     from ..releases.listing import BuildHere, ReleaseRow
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     metavar="FILE",
     help="With --add: write the report there, too.",
 )
+@click.option("--force", is_flag=True, help="Replace the report's FILE if it exists.")
 @click.option(
     "--write",
     is_flag=True,
@@ -55,6 +57,7 @@ def command(
     version: str | None,
     package: str | None,
     report: str | None,
+    force: bool,
     write: bool,
     jobs: int,
     as_json: bool,
@@ -78,7 +81,7 @@ def command(
     ggml-py releases --check
     ggml-py releases --add 2026.4.8929 --report report.md
     """
-    others = {"--report": report, "--write": write, "SOURCES": sources}
+    others = {"--report": report, "--force": force, "--write": write, "SOURCES": sources}
     if version is None and (given := [name for name, value in others.items() if value]):
         raise click.UsageError(f"{given[0]} goes with --add VERSION")
     if version is not None and check:
@@ -88,6 +91,8 @@ def command(
     if check:
         _check(package, as_json)
     elif version is not None:
+        if report is not None:
+            check_target(report, force)
         _add(package or "xllamacpp", version, sources, report, write, jobs, as_json)
     else:
         from ..releases.listing import listing
@@ -141,7 +146,7 @@ def _add(
         found = candidate(package, version, cases, jobs=jobs, progress=show)
     text = found.report()
     if report is not None:
-        Path(report).write_text(text, encoding="utf-8")
+        write_whole(report, text.encode())
     changed = enter(found) if write else []
     if as_json:
         echo_json({**found.to_dict(), "report": text, "changed": changed})

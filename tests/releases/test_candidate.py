@@ -118,6 +118,7 @@ def test_an_index_that_cannot_be_asked(server):
     ("arguments", "said"),
     [
         (("--report", "x.md"), "--report goes with --add VERSION"),
+        (("--force",), "--force goes with --add VERSION"),
         (("--write",), "--write goes with --add VERSION"),
         (("--check", "--add", "1.0"), "exclude each other"),
         (("--package", "xllamacpp"), "--package goes with --check or --add"),
@@ -178,6 +179,8 @@ def test_what_has_no_ggml_is_refused(tmp_path):
 def test_a_version_that_is_listed_or_not_there(server):
     said = fails("releases", "--add", "2026.10.11549")
     assert "xllamacpp 2026.10.11549 is listed already, as 0.26.0" in said
+    said = fails("releases", "--add", "1.0", "--report", __file__)
+    assert "already exists: --force replaces it" in said
     said = fails("releases", "--add", "2026.99.1")
     assert "no source distribution of xllamacpp 2026.99.1; the newest: 2026.9.11063" in said
 

@@ -13,6 +13,7 @@ from build_support import WARM, error_of, run, seed
 from moved_scheduler import NEW, move_scheduler
 
 import build_ggml
+from ggml_py import builds as _builds
 from ggml_py.plan import Plan
 from ggml_py.releases import rule_cases
 from ggml_py.releases.attribution import agrees
@@ -21,6 +22,12 @@ from vendor import fetch, identity, instrument, releases, rows
 from vendor.edit import Edit, place
 from vendor.identity import Options, Upstream
 
+# As little to compile as plans need.
+CPU = (
+    "--backend=cpu", "--cards=none", "--json", "-DCMAKE_C_FLAGS_RELEASE=-O0",
+    "-DCMAKE_CXX_FLAGS_RELEASE=-O0", "-DGGML_NATIVE=OFF", "-DGGML_CPU_REPACK=OFF",
+    "-DGGML_LLAMAFILE=OFF",
+)  # fmt: skip
 EDIT = Edit("e", "anchor;\n", "new;\n")
 ANCHOR = "    ggml_hash_set_free(&sched->hash_set);\n"
 
@@ -115,7 +122,7 @@ def plans(key: str) -> list[Plan | str]:
 @pytest.mark.thorough("builds")
 def test_a_moved_scheduler_tells_its_causes(ggml: Path, tmp_path: Path) -> None:
     moved = move_scheduler(ggml, tmp_path / "ggml")
-    done = run("--source", moved, "--backend=cpu", "--cards=none", "--json", cache=WARM)
+    done = run("--source", moved, *CPU, cache=WARM)
     assert done.returncode == 0, done.stderr
     proof = json.loads(done.stdout.splitlines()[-1])
     try:
@@ -170,7 +177,13 @@ def test_only_the_default_and_a_checkout_must_have_every_place(
     assert build_ggml._missing(options, default) == build_ggml._missing(options, checkout) == []
 
 
-CPU = ("--backend=cpu", "--cards=none", "--json")
+def test_its_build_goes_by_the_label_of_the_release() -> None:
+    build = {
+        "key": "0.9.4.p0.2.4-pristine-12345678", "label": "0.9.4.p0.2.4-pristine",
+        "ggml_version": "0.9.4", "version": "0.2.4", "llama_build": None,
+    }  # fmt: skip
+    assert "0.9.4.p0.2.4" not in _builds._names(build)
+    assert "0.9.4.p0.2.4" in _builds._names(build | {"edits_missing": ["anchor .."]})
 
 
 @pytest.mark.thorough("builds")
