@@ -21,6 +21,7 @@ import shutil
 import sys
 import sysconfig
 import tempfile
+import time
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
@@ -66,6 +67,8 @@ def read_proof(folder: Path) -> dict[str, Any] | None:
 def build(options: Options) -> Path:
     """The folder in the cache of the build for these options, built if it is missing.
 
+    A release that is not the default is built without instrumentation if one of the edits has no
+    place in it; `edits_missing` of its build.json says which.
     Raises BuildError, and then leaves nothing that a later run would trust.
     """
     toolchain.check_python()
@@ -85,13 +88,36 @@ def build(options: Options) -> Path:
         caches.sweep(options.cache)
         # Handles a full or read-only disk for all steps below.
         with writing("building", options.cache):
-            _build(options, upstream, final, tools, lock)
+            missing = _missing(options, upstream)
+            if missing:
+                options = dataclasses.replace(options, pristine=True)
+                final = options.cache / "builds" / key_of(options, upstream)
+            if not (read_proof(final) or {}).get("edits_missing"):  # or made by --pristine
+                _build(options, upstream, final, tools, lock, missing)
     return final
 
 
+def _missing(options: Options, upstream: Upstream) -> list[str]:
+    """Where edits were looked for in vain in a release that is built all the same. The default one
+    is what everything is tested on, so that it cannot be; a checkout is what somebody works at."""
+    if options.pristine or not upstream.release or upstream.release == releases.default():
+        return []
+    from vendor import instrument
+
+    placed = instrument.instrumented(upstream.ggml_dir(options) / "src")[1]
+    wrong = [one.wrong for one in placed if one.wrong]
+    if wrong:
+        say(f"ggml {upstream.label} is built as --pristine, because {len(wrong)} of {len(placed)} "
+            f"edits have no place in it: what runs is upstream's, and there are no causes. The "
+            f"first: {wrong[0]}")
+    return wrong
+
+
 def _build(
-    options: Options, upstream: Upstream, final: Path, tools: toolchain.Tools, lock: caches.Lock
+    options: Options, upstream: Upstream, final: Path, tools: toolchain.Tools, lock: caches.Lock,
+    missing: Sequence[str] = (),
 ) -> None:
+    start = time.monotonic()
     ggml = upstream.ggml_dir(options)
     toolchain.check_sources(options.backend, ggml, upstream.label)
     if "vulkan" in options.backend:
@@ -139,6 +165,8 @@ def _build(
             from vendor import instrument
 
             proof["edits_absent"] = instrument.absent(ggml / "src")
+        proof["edits_missing"] = list(missing)
+        proof["seconds"] = round(time.monotonic() - start, 1)
         (stage / PROOF).write_text(json.dumps(proof, indent=1) + "\n", encoding="utf-8")
     tree.finished()
     _prune(final, keep=3)      # other checkouts and branches share the cache
@@ -162,21 +190,17 @@ def write_if_changed(path: Path, text: str) -> None:
 
 def _instrumented(ggml: Path, tree: Tree) -> list[str]:
     """Make the instrumented copies in the tree. Returns their paths relative to upstream's src/."""
-    from vendor.instrument import AnchorError, instrument, sources
+    from vendor import instrument
 
-    edited = sources(ggml / "src")
-    for source in edited:
-        original = ggml / "src" / source
-        try:
-            text = instrument(source, original.read_text(encoding="utf-8"))
-        except AnchorError as error:
-            tree.failed()
-            # The AnchorError's message says what to do.
-            raise BuildError(f"cannot instrument {original}: {error}") from error
+    texts, placed = instrument.instrumented(ggml / "src")
+    if said := instrument.missing(placed):
+        tree.failed()
+        raise BuildError(f"cannot instrument {ggml / 'src'}: {said}")
+    for source, text in texts.items():
         copy = tree.folder / INSTRUMENTED / source
         copy.parent.mkdir(parents=True, exist_ok=True)
         write_if_changed(copy, text)
-    return edited
+    return list(texts)
 
 
 def _generate(ggml: Path, tree: Tree) -> Path:
@@ -334,7 +358,8 @@ def parser(prog: str | None = None) -> argparse.ArgumentParser:
     add("--backend", type=_backends, default=toolchain.default_backends(), metavar="A,B",
         help=f"ggml backends (default: %(default)s; known: {', '.join(toolchain.BACKENDS)})")
     add("--upstream", metavar="RELEASE",
-        help="a release of --list: ggml version, bNNNN or package version")
+        help="a release of --list: ggml version, bNNNN or package version; or a .toml file that "
+             "has one")
     add("--source", type=Path, metavar="DIR", help="build a checkout of ggml or llama.cpp instead")
     add("--pristine", action="store_true",
         help="build upstream's code unmodified: no causes, no splits")
@@ -442,6 +467,8 @@ def main(argv: Sequence[str] | None = None, prog: str | None = None) -> int:
         _run(arguments)
     except BuildError as error:
         print(f"error: {error}", file=sys.stderr)
+        if arguments.json:
+            print(json.dumps({"error": str(error)}))
         return 1
     except KeyboardInterrupt:
         print("interrupted; no partial files are left", file=sys.stderr)

@@ -1,8 +1,14 @@
-"""One edit of an upstream source."""
+"""One edit of an upstream source, and where its text is found."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
+
+
+class AnchorError(Exception):
+    """An anchor was not found exactly once: this release needs its edits looked at."""
 
 
 @dataclass(frozen=True)
@@ -22,3 +28,52 @@ class Edit:
     replace: bool = False
     until: str = ""
     optional: bool = False
+
+
+class Placed(NamedTuple):
+    """What became of an edit in one release."""
+
+    source: str  # the file of `EDITS` that it is listed under
+    name: str
+    file: str  # the file that was edited; "" if it was not made
+    optional: bool
+    wrong: str  # where it was looked for in vain, in a sentence; "" if made, or not needed
+
+
+def place(source: str, edit: Edit, texts: dict[str, str], files: Sequence[str]) -> Placed:
+    """Makes the edit in the first of `files` that has its anchor exactly once, in place in `texts`.
+    A file that is not in `texts` does not exist."""
+    for file in files:
+        text = texts.get(file, "")
+        ends = text.count(edit.until) if edit.until else 1
+        if text.count(edit.anchor) == 1 and ends == 1:
+            texts[file] = _edited(edit, text)
+            return Placed(source, edit.name, file, edit.optional, "")
+    nowhere = not any(edit.anchor in texts.get(file, "") for file in files)
+    wrong = "" if edit.optional and nowhere else _wrong(source, edit, texts, files)
+    return Placed(source, edit.name, "", edit.optional, wrong)
+
+
+def _edited(edit: Edit, text: str) -> str:
+    start = end = text.index(edit.anchor)
+    if edit.until:
+        end = text.index(edit.until) + len(edit.until)
+    elif edit.replace:
+        end = start + len(edit.anchor)
+    elif edit.after:
+        start = end = start + len(edit.anchor)
+    return text[:start] + edit.text + text[end:]
+
+
+def _wrong(source: str, edit: Edit, texts: dict[str, str], files: Sequence[str]) -> str:
+    name, anchor = edit.name, edit.anchor
+    if edit.until and any(texts.get(file, "").count(anchor) == 1 for file in files):
+        name, anchor = f"end of {name}", edit.until
+    looked = [
+        f"{texts[file].count(anchor)} times in {file}"
+        if file in texts
+        else f"0 times in {file}, which is not there"
+        for file in files or [source]
+    ]
+    once = "expected exactly once" + (" in one of them" if len(files) > 1 else "")
+    return f"anchor '{name}' was found {', '.join(looked)}, {once} (it reads {anchor.strip()!r})"

@@ -6,6 +6,7 @@ Only the sha256 in `upstream.toml` makes a file trusted, never anything that the
 from __future__ import annotations
 
 import configparser
+import contextlib
 import functools
 import hashlib
 import os
@@ -13,9 +14,9 @@ import shutil
 import sys
 import tarfile
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
-from typing import Protocol
+from typing import Any, Protocol
 
 from vendor.cache import staged
 from vendor.report import BuildError, download_bar, say, step, writing
@@ -107,6 +108,27 @@ def download(pinned: Pinned, cache: Path) -> Path:
     return target
 
 
+def unlisted(file: Pinned, cache: Path) -> tuple[Path, str]:
+    """A file whose hash nobody has checked yet, and its sha256: from the cache or the index. Raises
+    BuildError if the index said another hash (`file.sha256` is "" if it said none)."""
+    target = cache / "downloads" / file.file
+    with writing(f"downloading {file.file}", target.parent):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        part = target.with_name(target.name + ".part")
+        try:
+            if not target.is_file():
+                _transfer(file, part)
+            here = target if target.is_file() else part
+            actual = sha256_of(here)
+            if file.sha256:
+                _check(here, target, file)
+            if here == part:
+                part.rename(target)
+        finally:
+            part.unlink(missing_ok=True)
+    return target, actual
+
+
 def _check(path: Path, target: Path, pinned: Pinned) -> None:
     """Raise BuildError if the file at `path` does not have the pin's hash, and set it aside."""
     actual = sha256_of(path)
@@ -123,6 +145,34 @@ def _check(path: Path, target: Path, pinned: Pinned) -> None:
 
 def _transfer(pinned: Pinned, part: Path) -> None:
     """Download the file to `part` with a progress bar. Raise BuildError if that fails."""
+    wanted = f"{pinned.package} {pinned.version}"
+    say(f"fetching {wanted} from the package index")
+    with asking(
+        pinned.package, f"{pinned.file} is not cached and downloading it",
+        f"{wanted} is not cached and the package index",
+        f"go online once, set pip's index-url (PIP_INDEX_URL), or put {pinned.file} into "
+        f"{part.parent}",
+    ) as (client, timeout):
+        page = client.get_project_page(pinned.package, timeout=timeout)
+        found = next((one for one in page.packages if one.filename == pinned.file), None)
+        if found is None:
+            raise BuildError(
+                f"the package index has no file {pinned.file}: choose another release with "
+                "--upstream (see --list), or point pip's index-url at an index that has it"
+            )
+        client.download_package(
+            found, part, verify=False, timeout=timeout,
+            progress=functools.partial(download_bar, pinned.file),
+        )
+
+
+@contextlib.contextmanager
+def asking(
+    package: str, doing: str, index: str = "the package index",
+    what_to_do: str = "go online, or set pip's index-url (PIP_INDEX_URL)",
+) -> Iterator[tuple[Any, float]]:
+    """A client of the index that pip is configured for, and the timeout to give it. Turns errors
+    about `package` into BuildErrors: `doing` needs modules, `index` cannot be reached."""
     try:
         import requests
         from pypi_simple import (
@@ -134,35 +184,23 @@ def _transfer(pinned: Pinned, part: Path) -> None:
         from requests.adapters import HTTPAdapter
     except ImportError as error:
         raise BuildError(
-            f"{pinned.file} is not cached and downloading it needs the module {error.name}: "
+            f"{doing} needs the module {error.name}: "
             f"python -m pip install {' '.join(NEEDS)!r}"
         ) from error
-    wanted = f"{pinned.package} {pinned.version}"
     # No endpoint is named unless pip's configuration names one: pypi-simple defaults to PyPI.
-    index = pip_setting("index-url")
+    url = pip_setting("index-url")
     timeout = float(pip_setting("timeout") or pip_setting("default-timeout") or 30)
     session = requests.Session()
     for scheme in ("http://", "https://"):
         session.mount(scheme, HTTPAdapter(max_retries=3))
     if cert := pip_setting("cert"):
         session.verify = cert
-    say(f"fetching {wanted} from the package index")
     try:
-        with PyPISimple(index, session=session) if index else PyPISimple(session=session) as client:
-            page = client.get_project_page(pinned.package, timeout=timeout)
-            found = next((one for one in page.packages if one.filename == pinned.file), None)
-            if found is None:
-                raise BuildError(
-                    f"the package index has no file {pinned.file}: choose another release with "
-                    "--upstream (see --list), or point pip's index-url at an index that has it"
-                )
-            client.download_package(
-                found, part, verify=False, timeout=timeout,
-                progress=functools.partial(download_bar, pinned.file),
-            )
+        with PyPISimple(url, session=session) if url else PyPISimple(session=session) as client:
+            yield client, timeout
     except NoSuchProjectError as error:
         raise BuildError(
-            f"the package index does not know {pinned.package}: point pip's index-url "
+            f"the package index does not know {package}: point pip's index-url "
             "(PIP_INDEX_URL) at one that does"
         ) from error
     except (
@@ -170,9 +208,7 @@ def _transfer(pinned: Pinned, part: Path) -> None:
     ) as error:
         reason = str(error).rsplit("(Caused by ", 1)[-1].rstrip("()")
         raise BuildError(
-            f"{wanted} is not cached and the package index cannot be reached ({reason[:200]}): go "
-            f"online once, set pip's index-url (PIP_INDEX_URL), or put {pinned.file} into "
-            f"{part.parent}"
+            f"{index} cannot be reached ({reason[:200]}): {what_to_do}"
         ) from error
 
 

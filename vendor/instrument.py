@@ -9,19 +9,17 @@ adds an assertion (``op_checks.h``, ``layout_assert.h``), whose abort becomes an
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from . import cpu_edits, place_edits, reach_edits, rpc_edits
 from .depth_edits import FORWARD
-from .edit import Edit
+from .edit import AnchorError as AnchorError
+from .edit import Edit, Placed, place
 from .op_edits import CPU_CHECKS, CPU_OPS, OPS
 from .run_edits import RUNS
 from .signal_edits import EDITS as SIGNALS
 from .thread_edits import CONTEXTS
-
-
-class AnchorError(Exception):
-    """An anchor was not found exactly once: this release needs its edits looked at."""
 
 
 def _stage(name: str, anchor: str, stage: str) -> Edit:
@@ -376,34 +374,76 @@ for _source, _edits in SIGNALS.items():
     EDITS[_source] = EDITS.get(_source, ()) + _edits
 
 
-def sources(src: Path) -> list[str]:
-    """The files of `EDITS` that can be edited in this release's `src` folder."""
+# Where the text of a file of `EDITS` may be as well: patterns below src/, searched in this order.
+# Upstream wants to move the scheduler to a file of its own (llama.cpp #26167).
+MOVED: dict[str, tuple[str, ...]] = {
+    "ggml-backend.cpp": ("ggml-backend-sched*.cpp", "ggml-sched*.cpp"),
+}
+
+
+def homes(src: Path, source: str) -> list[str]:
+    """The files of a release in which the anchors of `source` may be, in the order in which they
+    are searched; those of `MOVED` only if they are there."""
+    found = [source] if (src / source).is_file() or source not in MOVED else []
+    for pattern in MOVED.get(source, ()):
+        found += sorted(path.relative_to(src).as_posix() for path in src.glob(pattern))
+    return found
+
+
+def _unedited(src: Path) -> tuple[str, ...]:
+    """The files of `EDITS` that are left as they are in this release."""
     client = src / rpc_edits.CLIENT_FILE
     edited = client.is_file() and rpc_edits.SIGN in client.read_text(encoding="utf-8")
-    return [source for source in EDITS if edited or source not in rpc_edits.FILES]
+    return () if edited else rpc_edits.FILES
+
+
+def instrumented(
+    src: Path, edits: Mapping[str, tuple[Edit, ...]] | None = None
+) -> tuple[dict[str, str], list[Placed]]:
+    """The edited text of each file below `src` that an edit changed, and what became of each edit:
+    of `EDITS`, or those given. Writes nothing, and goes on after an anchor that is missing."""
+    left = _unedited(src)
+    given = EDITS if edits is None else edits
+    texts: dict[str, str] = {}
+    placed: list[Placed] = []
+    for source, those in given.items():
+        if source in left:
+            continue
+        files = homes(src, source)
+        for file in files:
+            path = src / file
+            if file not in texts and path.is_file():
+                texts[file] = path.read_text(encoding="utf-8")
+        placed += [place(source, edit, texts, files) for edit in those]
+    changed = {one.file for one in placed if one.file}
+    return {file: text for file, text in texts.items() if file in changed}, placed
 
 
 def absent(src: Path) -> list[str]:
     """The edits whose anchors this release's `src` folder lacks, as "file: edit"."""
-    edited, found = sources(src), []
+    left, found = _unedited(src), []
     for source, edits in EDITS.items():
-        if source not in edited:
+        if source in left:
             found.append(f"{source}: all")
             continue
-        text = (src / source).read_text(encoding="utf-8")
+        text = "".join((src / file).read_text(encoding="utf-8") for file in homes(src, source))
         found += [f"{source}: {e.name}" for e in edits if e.optional and e.anchor not in text]
     return found
 
 
-def _find_once(source: str, text: str, name: str, anchor: str) -> int:
-    count = text.count(anchor)
-    if count != 1:
-        raise AnchorError(
-            f"anchor '{name}' was found {count} times in {source}, expected exactly once "
-            f"(it reads {anchor.strip()!r}). This release changed the text: fix "
-            "vendor/instrument.py, or build with --pristine to do without instrumentation."
-        )
-    return text.index(anchor)
+def missing(placed: list[Placed]) -> str:
+    """The message about the first edit that had to be made and was not; "" if there is none."""
+    wrong = [one for one in placed if one.wrong]
+    if not wrong:
+        return ""
+    more = f" ({len(wrong) - 1} more are missing)" if len(wrong) > 1 else ""
+    return f"{wrong[0].wrong}{more}. {REMEDY}"
+
+
+REMEDY = (
+    "This release changed the text: fix vendor/instrument.py, or build with --pristine to do "
+    "without instrumentation."
+)
 
 
 def instrument(source: str, text: str, edits: tuple[Edit, ...] | None = None) -> str:
@@ -412,15 +452,11 @@ def instrument(source: str, text: str, edits: tuple[Edit, ...] | None = None) ->
 
     Raises `AnchorError`, naming the anchor, if an anchor is not found exactly once.
     """
-    for edit in EDITS[source] if edits is None else edits:
-        if edit.optional and edit.anchor not in text:
-            continue
-        start = end = _find_once(source, text, edit.name, edit.anchor)
-        if edit.until:
-            end = _find_once(source, text, f"end of {edit.name}", edit.until) + len(edit.until)
-        elif edit.replace:
-            end = start + len(edit.anchor)
-        elif edit.after:
-            start = end = start + len(edit.anchor)
-        text = text[:start] + edit.text + text[end:]
-    return text
+    texts = {source: text}
+    placed = [
+        place(source, edit, texts, [source])
+        for edit in (EDITS[source] if edits is None else edits)
+    ]
+    if said := missing(placed):
+        raise AnchorError(said)
+    return texts[source]

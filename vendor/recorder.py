@@ -110,18 +110,16 @@ def build(
 
 def _instrumented(ggml: Path, tree: Tree) -> list[str]:
     """Makes the edited copies. Returns their names."""
-    from vendor.instrument import RECORDER_EDITS, AnchorError, instrument
+    from vendor import instrument
 
     folder = tree.folder / "instrumented"
     folder.mkdir(exist_ok=True)
-    for name, edits in RECORDER_EDITS.items():
-        original = ggml / "src" / name
-        try:
-            text = instrument(name, original.read_text(encoding="utf-8"), edits)
-        except AnchorError as error:
-            tree.failed()
-            raise BuildError(f"cannot instrument {original}: {error}") from error
+    texts, placed = instrument.instrumented(ggml / "src", instrument.RECORDER_EDITS)
+    if said := instrument.missing(placed):
+        tree.failed()
+        raise BuildError(f"cannot instrument {ggml / 'src'}: {said}")
+    for name, text in texts.items():
         copy = folder / name
         if not copy.is_file() or copy.read_text(encoding="utf-8") != text:
             copy.write_text(text, encoding="utf-8")
-    return list(RECORDER_EDITS)
+    return list(texts)

@@ -67,6 +67,17 @@ def releases() -> tuple[Release, ...]:
     return tuple(Release(**{"build": None, **row}) for row in _table()["release"])
 
 
+def read_row(path: Path) -> Release:
+    """The one `[[release]]` of a file beside the table: a release that is not listed (yet)."""
+    try:
+        (row,) = read_toml(path)["release"]
+        return Release(**{"build": None, **row})
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise BuildError(
+            f"{path} has no release: expected one [[release]] as in vendor/upstream.toml "
+            f"({error})") from error
+
+
 def default() -> Release:
     """The pinned release that a plain build uses."""
     label = _table()["default"]
@@ -74,13 +85,16 @@ def default() -> Release:
 
 
 def find(selector: str | None) -> Release:
-    """The release with a ggml version, `b<build>`, package version, label or build key.
+    """The release with a ggml version, `b<build>`, package version, label or build key; of a file
+    (.toml), the release in it.
 
     None selects the default pin. If two packages share a ggml version, the newer one is selected.
     Raises BuildError with the list of releases if none matches.
     """
     if not selector:
         return default()
+    if selector.endswith(".toml"):
+        return read_row(Path(selector))
     bare = re.sub(r"-[0-9a-f]{8}$", "", selector)
     for suffix in reversed(SUFFIXES):
         bare = bare.removesuffix(f"-{suffix}")

@@ -97,6 +97,8 @@ def why_none() -> str:
 
 def _names(build: dict[str, Any]) -> set[str]:
     names = {str(build[k]) for k in ("key", "label", "ggml_version", "version")}
+    if build.get("edits_missing"):  # there is no instrumented build that could have the label
+        names.add(build["label"].replace("-pristine", ""))
     return names | {f"b{build['llama_build']}"} if build["llama_build"] else names
 
 

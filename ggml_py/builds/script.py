@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 from ..errors import NotBuiltError
 
@@ -30,3 +32,21 @@ def folder_of(*arguments: str, quiet: bool = False) -> Path | None:
     if done.returncode:
         return None
     return Path(json.loads(done.stdout.splitlines()[-1])["folder"])
+
+
+def answer_of(module: str, *arguments: str) -> Any:
+    """What `python -m MODULE` prints last, as JSON; MODULE is one of `vendor/`, beside the build
+    script. Progress goes to standard error. Raises ValueError with the module's own error."""
+    folder = str(find_script().parent)
+    path = os.pathsep.join(filter(None, (folder, os.environ.get("PYTHONPATH"))))
+    done = subprocess.run(
+        [sys.executable, "-m", module, *arguments],
+        env={**os.environ, "PYTHONPATH": path}, stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE, text=True, check=False,
+    )  # fmt: skip
+    said = done.stdout.splitlines()
+    answer = json.loads(said[-1]) if said else {}
+    if done.returncode:
+        error = answer.get("error") if isinstance(answer, dict) else None
+        raise ValueError(error or f"{module} failed with exit status {done.returncode}: see above")
+    return answer

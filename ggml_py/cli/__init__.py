@@ -28,6 +28,7 @@ from . import (
     generate,
     plan,
     record,
+    releases,
     sweep,
     trace,
     view,
@@ -93,6 +94,7 @@ for verb in (
     ci,
     corpus,
     bisect,
+    releases,
     bench,
     build,
 ):

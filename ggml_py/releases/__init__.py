@@ -4,9 +4,14 @@ from .attribution import Attribution as Attribution
 from .attribution import changes as changes
 from .bisect import Bisection as Bisection
 from .bisect import bisect as bisect
+from .candidate import Candidate as Candidate
+from .candidate import candidate as candidate
+from .candidate import enter as enter
+from .candidate import newer as newer
 from .compare import Compared as Compared
 from .compare import Comparison as Comparison
 from .compare import compare as compare
+from .listing import listing as listing
 from .rule_cases import rule_cases as rule_cases
 from .work import Made as Made
 from .work import Work as Work

@@ -75,6 +75,12 @@ def drops_pins(plan: Planned) -> bool:
     return _planned(without, rules_of(capture.settings)) != _decided(plan.outcome)
 
 
+def rules_changed(old: Rules, new: Rules) -> dict[str, str]:
+    """The rules that differ, by their names in `Rules`, each in a sentence about the new ones."""
+    pairs = {name: (getattr(old, name), getattr(new, name)) for name in Rules._fields}
+    return {name: _RULES[name](was, now) for name, (was, now) in pairs.items() if was != now}
+
+
 def _decided(outcome: Outcome) -> object:
     """What counts of a plan: where everything is, for which cause, and the splits."""
     return [(p.backend, p.cause) for p in outcome.placements], outcome.splits
@@ -98,10 +104,8 @@ _Part = tuple[str, str, str]  # kind, what, text
 def _parts(a: Capture, b: Capture) -> dict[str, _Part]:
     old, new = rules_of(a.settings), rules_of(b.settings)
     found: dict[str, _Part] = {}
-    for name in Rules._fields:
-        was, now = getattr(old, name), getattr(new, name)
-        if was != now:
-            found[name] = ("rule", name, _RULES[name](was, now))
+    for name, text in rules_changed(old, new).items():
+        found[name] = ("rule", name, text)
     if text := _answers_text(a, b):
         found["answer"] = ("answer", "", text)
     elsewhere = sum(x != y for x, y in zip(_memory(a), _memory(b), strict=True))

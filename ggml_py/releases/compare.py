@@ -13,6 +13,11 @@ from .planning import Progress, plans_under, prepared
 from .runs import run_changes
 from .work import Made, Work
 
+_ONLY_CONFIRMED = (
+    "its build has no causes. The plans are the reference scheduler's; the release's own told only "
+    "the backend of each node and the number of splits, which are the same"
+)
+
 
 @dataclass(frozen=True)
 class Compared:
@@ -75,6 +80,18 @@ class Comparison:
         """The cases that the releases decide differently."""
         return tuple(row for row in self.rows if row.differs)
 
+    @property
+    def only_confirmed(self) -> tuple[str, ...]:
+        """The releases whose build has no causes: their plans are the reference's."""
+        sides = (
+            (self.before, [row.before for row in self.rows]),
+            (self.after, [row.after for row in self.rows]),
+        )
+        return tuple(
+            release for release, sides_made in sides
+            if any(m.plan is not None and m.plan.planner == "reference" for m in sides_made)
+        )  # fmt: skip
+
     def headline(self) -> str:
         """One line."""
         n, failed = len(self.different), sum(row.diff is None for row in self.rows)
@@ -94,13 +111,15 @@ class Comparison:
                         f"  {row.case}: the reference scheduler plans otherwise by the rules of "
                         f"{release}: its reasons are not proven here"
                     )
+        lines += [f"{release}: {_ONLY_CONFIRMED}" for release in self.only_confirmed]
         return "\n".join(lines)
 
     def to_dict(self) -> dict[str, Any]:
         """As data that `json` can write."""
         return {
             "before": self.before, "after": self.after, "headline": self.headline(),
-            "n_different": len(self.different), "cases": [row.to_dict() for row in self.rows],
+            "n_different": len(self.different), "only_confirmed": list(self.only_confirmed),
+            "cases": [row.to_dict() for row in self.rows],
         }  # fmt: skip
 
 
@@ -140,7 +159,10 @@ def compared(
 
 def _row(case: Work, before: Made, after: Made) -> Compared:
     a, b = before.plan, after.plan
-    agreed = [None if plan is None else agrees(plan) for plan in (a, b)]
+    agreed = [
+        agrees(plan) if plan is not None and plan.planner != "reference" else None
+        for plan in (a, b)
+    ]
     both = a is not None and b is not None
     return Compared(
         case.name, before, after,

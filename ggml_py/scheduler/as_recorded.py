@@ -24,6 +24,7 @@ from .rebuilt import Memory, Places, rebuilt
 from .recording import Recording
 from .refusal import deciding
 from .scheduler import Scheduler
+from .uninstrumented import plan_by_reference
 
 MAX_BYTES, MAX_FLOPS = 256 << 20, 5 * 10**9  # of a graph that is computed to look at its run
 _DEVICE_MEMORY = 1 << 44  # bytes of a device that stands in; taken as it is used
@@ -109,11 +110,18 @@ class AsRecorded:
         )
 
     def plan(self, plan: Plan) -> Plan:
-        """The plan that this scheduler makes of a plan's graph, after what it planned in
-        `go_on`. Raises `ArgumentError` if the recorded memory cannot be stood in for.
+        """The plan that this scheduler makes of a plan's graph, after what it planned in `go_on`. A
+        build without causes only confirms the reference's plan (`uninstrumented.py`). Raises
+        `ArgumentError` if the recorded memory cannot be stood in for.
         C: ggml_backend_sched_split_graph"""
         with self._graph(self._scheduler, plan.capture) as made:
-            again = self._scheduler.plan(made.memory.graph)
+            memory = made.memory
+            if self._scheduler._tracing:
+                again = self._scheduler.plan(memory.graph)
+            else:
+                again = plan_by_reference(
+                    self._scheduler, memory.graph, plan.capture, memory.tensors
+                )
             self._scheduler.reset()
         _check_readers(plan.capture, again.capture)
         return again
@@ -137,6 +145,8 @@ class AsRecorded:
         ggml_backend_sched_graph_compute"""
         capture = plan.capture
         why_not = _too_much(plan)
+        if not self._scheduler._tracing:
+            why_not = "not computed: this build of ggml is not instrumented"
         reserved: dict[str, int] = {}
         try:
             with (

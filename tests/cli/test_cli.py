@@ -31,14 +31,14 @@ def test_help_lists_the_verbs():
     assert re.findall(r"^  ([\w-]+) ", text.split("Commands:")[1], re.M) == [
         "bench", "bisect", "build", "ci", "compare", "corpus", "demo", "devices", "diff",
         "explain", "generate",
-        "plan", "record", "sweep", "trace", "view", "why-not",
+        "plan", "record", "releases", "sweep", "trace", "view", "why-not",
     ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
     "verb",
     ["devices", "demo", "plan", "explain", "why-not", "diff", "sweep", "generate", "trace",
-     "bench", "bisect", "build", "ci", "compare", "corpus"],
+     "bench", "bisect", "build", "ci", "compare", "corpus", "releases"],
 )
 def test_every_verb_has_help(verb):
     assert "sage" in ok(verb, "--help")

@@ -48,6 +48,9 @@ TESTED = {
         "test_compare.test_the_page_shows_what_compare_prints",
     ("docs/RELEASES.md", "$ ggml-py bisect"):
         "test_compare.test_bisect_asks_and_says_what_the_page_shows",
+    ("docs/RELEASES.md", "$ ggml-py releases --check"):
+        "test_candidate.test_nothing_newer_is_exit_status_0",
+    ("docs/RELEASES.md", "$ ggml-py releases --add"): None,
     ("README.md", "$ ggml-py record"): "test_programs.test_the_readme_shows_what_happens",
     ("README.md", "pip install . && ggml-py demo"): TWO_COMMANDS,
     ("README.md", "$ ggml-py demo"): "test_readme.test_the_demo_on_screen_is_what_demo_prints",
@@ -61,8 +64,7 @@ TESTED = {
     ("docs/index.md", "pip install . && ggml-py demo"): TWO_COMMANDS,
     ("CONTRIBUTING.md", "python -m venv .venv"): None,
     ("CONTRIBUTING.md", "errors enums"): "test_structure.test_contributing_shows_the_floors",
-    ("vendor/UPDATING.md", "python -c"): None,
-    ("vendor/UPDATING.md", "python build_ggml.py --upstream 0.27.0"): None,
+    ("vendor/UPDATING.md", "ggml-py releases --check"): None,
     ("benchmarks/SANITIZERS.md", "make sanitize"): None,
 }
 

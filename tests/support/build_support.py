@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import http.server
 import io
+import json
 import os
 import shutil
 import subprocess
@@ -113,6 +114,22 @@ class Index:
     files: dict[str, bytes] = field(default_factory=dict)
     asked: list[str] = field(default_factory=list)
     cut: bool = False       # promise the whole file, send half of it, hang up
+    as_json: bool = False   # tell hashes, sizes and dates, as PEP 691 and 700 say
+    yanked: str = ""        # a file that was withdrawn
+
+    def page(self, project: str, names: list[str]) -> dict[str, object]:
+        """The project's page in JSON."""
+        return {
+            "meta": {"api-version": "1.1"}, "name": project, "versions": [],
+            "files": [
+                {
+                    "filename": name, "url": f"/files/{name}", "yanked": name == self.yanked,
+                    "hashes": {"sha256": hashlib.sha256(self.files[name]).hexdigest()},
+                    "size": len(self.files[name]), "upload-time": "2026-11-20T01:02:03Z",
+                }
+                for name in names
+            ],
+        }
 
 
 @contextmanager
@@ -124,8 +141,13 @@ def index() -> Iterator[Index]:
         def do_GET(self) -> None:
             state.asked.append(self.path)
             kind, _, rest = self.path.strip("/").partition("/")
-            if kind == "simple" and any(name.startswith(rest + "-") for name in state.files):
-                links = "".join(f'<a href="/files/{name}">{name}</a>' for name in state.files)
+            mine = [name for name in state.files
+                    if name.replace("_", "-").startswith(rest + "-")]
+            if kind == "simple" and mine and state.as_json:
+                self.answer(json.dumps(state.page(rest, mine)).encode(),
+                            "application/vnd.pypi.simple.v1+json")
+            elif kind == "simple" and mine:
+                links = "".join(f'<a href="/files/{name}">{name}</a>' for name in mine)
                 self.answer(f"<!DOCTYPE html><html><body>{links}</body></html>".encode(),
                             "text/html")
             elif kind == "files" and rest in state.files:

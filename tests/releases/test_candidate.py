@@ -1,0 +1,322 @@
+"""`ggml-py releases`: the list, what the index has beyond it, and trying a release."""
+
+import hashlib
+import json
+import re
+import shutil
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from build_support import REPO, index, small_sdist
+from cli_runs import fails, ok, run
+
+from ggml_py.builds import script
+from ggml_py.releases.candidate import Candidate, enter
+from ggml_py.releases.listing import listing
+from ggml_py.trace.rules import RELEASES, find_release, rules_of
+from vendor import candidate, fetch, releases, rows
+from vendor.report import BuildError
+
+pytestmark = pytest.mark.thorough("long", quick=20)  # many are programs that ask an index
+NEWEST = RELEASES[0]
+CMAKE = "set(GGML_VERSION_MAJOR 0)\nset(GGML_VERSION_MINOR {})\nset(GGML_VERSION_PATCH 1)\n"
+TREE = "xllamacpp-2026.11.12345/thirdparty/llama.cpp/ggml"
+
+
+@pytest.fixture
+def server(monkeypatch):
+    with index() as state:
+        monkeypatch.setenv("PIP_INDEX_URL", state.url)
+        state.files["llama_cpp_python-0.3.36.tar.gz"] = b"listed"
+        state.files["xllamacpp-2026.9.11063.tar.gz"] = b"listed"
+        yield state
+
+
+# ---- the list
+
+
+def test_the_list_has_every_release_and_the_rules_that_it_changed():
+    rows = listing()
+    assert [row.label for row in rows] == [known.label for known in RELEASES]
+    assert [row.label for row in rows if row.default] == [releases.default().label]
+    by_label = {row.label: row for row in rows}
+    assert by_label["0.18.0"].rules == {
+        "ignore_weights": "FLASH_ATTN_EXT no longer follows its weights in pass 1"
+    }
+    assert by_label["0.26.0"].rules == {} and by_label[RELEASES[-1].label].rules == {}
+
+
+def test_the_list_says_what_a_build_takes():
+    (build,) = [one for one in listing()[0].here if one.instrumented][:1]
+    folder = Path(build.folder)
+    du = subprocess.run(["du", "-sb", folder], capture_output=True, text=True, check=True).stdout
+    assert abs(build.disk - int(du.split()[0])) < 100_000  # du counts folders, too
+    assert build.seconds == json.loads((folder / "build.json").read_text()).get("seconds")
+
+
+def test_the_list_on_the_command_line():
+    said = ok("releases")
+    for known in RELEASES:
+        assert re.search(rf"│ [* ] {re.escape(known.label)} .*{re.escape(known.package)}", said)
+    assert f"of {len(RELEASES)} releases are built here" in said
+    rows = json.loads(ok("releases", "--json"))["releases"]
+    assert rows == [row.to_dict() | {"here": rows[i]["here"]} for i, row in enumerate(listing())]
+
+
+# ---- what the index has
+
+
+def test_nothing_newer_is_exit_status_0(server):
+    page = (REPO / "docs" / "RELEASES.md").read_text()
+    (shown,) = re.findall(r"(?s)```\n\$ ggml-py releases --check\n(.*?)```", page)
+    assert ok("releases", "--check") == shown
+    assert not any("/files/" in path for path in server.asked)  # nothing is downloaded
+
+
+def test_newer_ones_are_exit_status_1_newest_first(server):
+    server.files["xllamacpp-2026.11.12345.tar.gz"] = b"x" * 4096
+    server.files["xllamacpp-2026.10.11700.tar.gz"] = b"x"
+    server.files["llama_cpp_python-0.3.4.tar.gz"] = b"older, though 4 > 36 as text"
+    done = run("releases", "--check")
+    assert done.returncode == 1 and done.stderr == ""
+    assert done.stdout.startswith(
+        "xllamacpp: 2 newer source distributions (listed: 2026.10.11549)\n"
+        "  2026.11.12345  date unknown  size unknown  which ggml: known once downloaded\n"
+        "    ggml-py releases --add 2026.11.12345 --package xllamacpp\n"
+        "  2026.10.11700  "
+    )
+    assert "llama-cpp-python: none newer" in done.stdout
+
+
+def test_size_and_date_are_said_if_the_index_tells(server):
+    server.as_json = True
+    server.files["xllamacpp-2026.11.12345.tar.gz"] = b"x" * 4096
+    done = run("releases", "--check", "--package", "xllamacpp")
+    assert "  2026.11.12345  2026-11-20  4.0 KiB  which" in done.stdout
+    assert "llama-cpp-python" not in done.stdout
+    (one,) = json.loads(run("releases", "--check", "--json").stdout)["packages"][0]["newer"]
+    assert one["sha256"] == hashlib.sha256(b"x" * 4096).hexdigest() and one["size"] == 4096
+
+
+def test_a_withdrawn_version_is_not_newer(server):
+    server.as_json, server.yanked = True, "xllamacpp-2026.11.12345.tar.gz"
+    server.files[server.yanked] = b"x"
+    assert "xllamacpp: none newer" in ok("releases", "--check")
+
+
+def test_an_index_that_cannot_be_asked(server):
+    assert "does not know no-such-package" in fails("releases", "--check", "--package",
+                                                    "no-such-package")  # fmt: skip
+    dead = {"PIP_INDEX_URL": "http://127.0.0.1:9/simple/"}
+    said = fails("releases", "--check", env=dead)
+    assert "error: the package index cannot be reached" in said and "PIP_INDEX_URL" in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--report", "x.md"), "--report goes with --add VERSION"),
+        (("--force",), "--force goes with --add VERSION"),
+        (("--write",), "--write goes with --add VERSION"),
+        (("--check", "--add", "1.0"), "exclude each other"),
+        (("--package", "xllamacpp"), "--package goes with --check or --add"),
+        (("no-such-file.ggrec", "--add", "1.0"), "does not exist"),
+    ],
+)
+def test_options_that_do_not_go_together(arguments, said):
+    assert said in fails("releases", *arguments, code=2)
+
+
+# ---- what is in a version
+
+
+def sdist(tmp_path, members):
+    path = tmp_path / "xllamacpp-2026.11.12345.tar.gz"
+    path.write_bytes(small_sdist(members))
+    return path
+
+
+def read(tmp_path, minor, version="2026.11.12345"):
+    archive = sdist(tmp_path, {
+        f"{TREE}/include/ggml.h": b"", f"{TREE}/CMakeLists.txt": CMAKE.format(minor).encode(),
+        f"{TREE}/examples/llama.cpp/ggml/include/ggml.h": b"",
+    })  # fmt: skip
+    return candidate.read_release(archive, "xllamacpp", version, "0" * 64)
+
+
+def test_the_row_of_a_version_is_what_is_in_it(tmp_path):
+    row = read(tmp_path, 27)
+    assert (row.label, row.ggml, row.build) == ("0.27.1", "0.27.1", 12345)
+    assert row.subfolder == "thirdparty/llama.cpp"
+    assert read(tmp_path, 27, "0.3.1").build is None
+    table = tmp_path / "row.toml"
+    table.write_text(rows.row_of(row))
+    assert releases.find(str(table)) == row
+
+
+def test_a_version_of_ggml_that_is_taken_gets_a_longer_label(tmp_path, monkeypatch):
+    known = replace(releases.default(), label="0.27.1", ggml="0.27.1")
+    monkeypatch.setattr(releases, "releases", lambda: (known,))
+    assert read(tmp_path, 27).label == "0.27.1.p2026.11.12345"
+
+
+def test_what_has_no_ggml_is_refused(tmp_path):
+    with pytest.raises(BuildError, match=r"has no llama\.cpp with ggml/include/ggml\.h"):
+        candidate.read_release(sdist(tmp_path, {"a/b": b""}), "xllamacpp", "1", "0")
+    old = sdist(tmp_path, {f"{TREE}/include/ggml.h": b"", f"{TREE}/CMakeLists.txt": b"old"})
+    with pytest.raises(
+        BuildError, match=r"has no version: rules are known by version, from 0\.9\.4"
+    ):
+        candidate.read_release(old, "xllamacpp", "1", "0")
+    broken = tmp_path / "broken.tar.gz"
+    broken.write_bytes(b"no archive")
+    with pytest.raises(BuildError, match="cannot be read as a source distribution"):
+        candidate.read_release(broken, "xllamacpp", "1", "0")
+
+
+def test_a_version_that_is_listed_or_not_there(server):
+    said = fails("releases", "--add", "2026.10.11549")
+    assert "xllamacpp 2026.10.11549 is listed already, as 0.26.0" in said
+    said = fails("releases", "--add", "1.0", "--report", __file__)
+    assert "already exists: --force replaces it" in said
+    said = fails("releases", "--add", "2026.99.1")
+    assert "no source distribution of xllamacpp 2026.99.1; the newest: 2026.9.11063" in said
+
+
+def test_an_unlisted_file_has_the_hash_that_the_index_says(server, tmp_path):
+    server.as_json = True
+    server.files["xllamacpp-2026.11.12345.tar.gz"] = content = small_sdist({"a": b"b"})
+    offer = candidate.index.offered("xllamacpp", "2026.11.12345")
+    path, digest = fetch.unlisted(offer, tmp_path)
+    assert path.read_bytes() == content and digest == hashlib.sha256(content).hexdigest()
+    assert fetch.unlisted(offer, tmp_path) == (path, digest)
+    path.write_bytes(b"damaged")
+    with pytest.raises(BuildError, match="hash mismatch"):
+        fetch.unlisted(offer, tmp_path)
+    assert not path.exists()
+
+
+# ---- the tables
+
+
+@pytest.fixture
+def tree(tmp_path, monkeypatch):
+    """A copy of the two tables."""
+    (tmp_path / "vendor").mkdir()
+    table = Path(shutil.copy2(REPO / "vendor" / "upstream.toml", tmp_path / "vendor"))
+    rules = Path(shutil.copy2(REPO / "ggml_py" / "trace" / "rules.py", tmp_path))
+    monkeypatch.setattr(releases, "TABLE", table)
+    monkeypatch.setattr(rows, "RULES", rules)
+    return table, rules
+
+
+def labels_in(table):
+    releases._table.cache_clear()
+    releases.releases.cache_clear()
+    found = [one.label for one in releases.releases()]
+    releases._table.cache_clear()
+    releases.releases.cache_clear()
+    return found
+
+
+def row(ggml="0.27.0", build=12345, version="2026.11.12345"):
+    return releases.Release(ggml, ggml, build, "xllamacpp", version, f"xllamacpp-{version}.tar.gz",
+                            "1" * 64, "thirdparty/llama.cpp")  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("new", "at"),
+    [
+        (row(), 0),
+        (row("0.10.0", 8929, "2026.4.8929"), 11),
+        (row("0.9.1", None, "0.2.1"), len(RELEASES)),
+    ],
+)
+def test_a_release_is_entered_where_it_belongs_in_both_tables(tree, new, at, monkeypatch):
+    table, rules = tree
+    before = labels_in(table)
+    rest = table.read_text().partition("# The OpenBLAS")[2]
+    assert rows.add(new) == [rules, table]
+    monkeypatch.setattr(releases, "TABLE", table)
+    assert labels_in(table) == [*before[:at], new.label, *before[at:]]
+    assert table.read_text().partition("# The OpenBLAS")[2] == rest
+    space: dict = {"__name__": "ggml_py.trace.rules"}
+    text = rules.read_text().replace("from .record", "from ggml_py.trace.record")
+    exec(compile(text, str(rules), "exec"), space)
+    known = space["RELEASES"][at]
+    assert tuple(known) == (new.label, new.ggml, new.version, f"b{new.build}" if new.build else "")
+    assert len(space["RELEASES"]) == len(RELEASES) + 1
+    assert sorted(path.name for path in table.parent.iterdir()) == ["upstream.toml"]
+
+
+def test_a_release_is_not_entered_twice_or_over_an_older_label(tree):
+    table, rules = tree
+    was = table.read_text(), rules.read_text()
+    for release, said in (
+        (replace(row(), label="0.26.0"), "is listed as 0.26.0"),
+        (replace(row(), sha256=releases.default().sha256), "is listed as 0.26.0"),
+        (
+            replace(row("0.26.0"), label="0.26.0.p2026.11.12345"),
+            "rename it to 0.26.0.p2026.10.11549",
+        ),
+    ):
+        with pytest.raises(BuildError, match=re.escape(said)):
+            rows.add(release)
+    assert (table.read_text(), rules.read_text()) == was
+
+
+def test_nothing_is_entered_if_the_second_table_cannot_be(tree, monkeypatch):
+    table, rules = tree
+    was = table.read_text()
+    monkeypatch.setattr(rows, "RULES", rules.with_name("gone.py"))
+    with pytest.raises(OSError):
+        rows.add(row())
+    rules.write_text(rules.read_text().replace("    Known(", "    known(", 1))
+    monkeypatch.setattr(rows, "RULES", rules)
+    with pytest.raises(BuildError, match=r"has 14 rows, upstream\.toml 15"):
+        rows.add(row())
+    assert table.read_text() == was
+
+
+def test_an_installed_package_does_not_change_its_table(monkeypatch, tmp_path):
+    monkeypatch.setattr(rows, "ROOT", tmp_path / "_build")
+    with pytest.raises(BuildError, match="belongs to an installed package"):
+        rows.add(row())
+    monkeypatch.setattr(script, "find_script", lambda: tmp_path / "_build" / "build_ggml.py")
+    from ggml_py.releases.candidate import must_be_a_source_tree
+
+    with pytest.raises(ValueError, match=r"in a source tree of ggml_py\. Without --write"):
+        must_be_a_source_tree()
+
+
+def found(**edits):
+    return {
+        "release": vars(row()), "hash_from_index": False, "size": 1 << 20, "uploaded": None,
+        "shares_ggml_with": [], "table": "row.toml", "default": "0.26.0",
+        "edits": {"made": 126, "all": 127, "elsewhere": [], "missing": [], "absent": []} | edits,
+        "api": {"enums": {"added": ["GGML_OP_NEW"], "removed": [], "changed": []}},
+    }  # fmt: skip
+
+
+def test_the_report_says_what_is_not_there():
+    edits = found(missing=["anchor 'a' was found 0 times in b.cpp"])
+    one = Candidate(edits, "", "compiling failed", {}, None, "0.26.0")
+    said = one.report()
+    assert "126 of 127 edits have a place" in said and "- anchor 'a' was found 0 times" in said
+    assert "uploaded at an unknown time" in said and "the index says none" in said
+    assert "It does not build: compiling failed" in said and "Not compared" in said
+    assert "new ops need rows in `vendor/ops_*.toml`: `GGML_OP_NEW`" in said
+    assert not one.complete
+    with pytest.raises(ValueError, match="does not build and is not entered"):
+        enter(one)
+
+
+def test_rules_of_a_newer_version_are_those_of_the_newest():
+    plan = find_release(NEWEST.label)
+    assert plan == NEWEST
+    from ggml_py.trace.record import Settings
+
+    rules = [rules_of(Settings(v, f"{v}-0", True, 1, 0, 0, 0)) for v in ("0.27.0", NEWEST.ggml)]
+    assert rules[0] == rules[1]

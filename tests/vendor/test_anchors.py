@@ -1,0 +1,234 @@
+"""Edits find their place by a list of files; a release without a place for one works without."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+import tarfile
+from pathlib import Path
+
+import pytest
+from build_support import WARM, error_of, run, seed
+from moved_scheduler import NEW, move_scheduler
+
+import build_ggml
+from ggml_py import builds as _builds
+from ggml_py.plan import Plan
+from ggml_py.releases import rule_cases
+from ggml_py.releases.attribution import agrees
+from ggml_py.releases.compare import compared
+from ggml_py.releases.planning import plans_under
+from vendor import fetch, identity, instrument, releases, rows
+from vendor.edit import Edit, place
+from vendor.identity import Options, Upstream
+
+# As little to compile as plans need.
+CPU = (
+    "--backend=cpu", "--cards=none", "--json", "-DCMAKE_C_FLAGS_RELEASE=-O0",
+    "-DCMAKE_CXX_FLAGS_RELEASE=-O0", "-DGGML_NATIVE=OFF", "-DGGML_CPU_REPACK=OFF",
+    "-DGGML_LLAMAFILE=OFF",
+)  # fmt: skip
+EDIT = Edit("e", "anchor;\n", "new;\n")
+ANCHOR = "    ggml_hash_set_free(&sched->hash_set);\n"
+
+
+@pytest.fixture(scope="module")
+def ggml() -> Path:
+    return identity.unpacked(releases.default(), seed(WARM), whole=False) / "ggml"
+
+
+# ---- the list of files
+
+
+@pytest.mark.parametrize(
+    ("texts", "file"),
+    [
+        ({"a": "anchor;\n", "b": ""}, "a"),
+        ({"a": "", "b": "anchor;\n"}, "b"),
+        ({"b": "anchor;\n"}, "b"),
+        ({"a": "anchor;\n", "b": "anchor;\n"}, "a"),
+        ({"a": "anchor;\n" * 2, "b": "anchor;\n"}, "b"),
+    ],
+)
+def test_the_first_file_that_has_the_anchor_once_is_edited(
+    texts: dict[str, str], file: str
+) -> None:
+    before = dict(texts)
+    assert place("a", EDIT, texts, ["a", "b"])[2:] == (file, False, "")
+    assert texts == before | {file: "new;\nanchor;\n"}
+
+
+@pytest.mark.parametrize(
+    ("texts", "said"),
+    [
+        ({"a": "", "b": ""}, "found 0 times in a, 0 times in b, expected exactly once in one of"),
+        ({"a": "anchor;\n" * 2, "b": "anchor;\n" * 3}, "found 2 times in a, 3 times in b"),
+        ({"a": ""}, "found 0 times in a, 0 times in b, which is not there"),
+    ],
+)
+def test_an_anchor_that_no_file_has_once_is_missing(texts: dict[str, str], said: str) -> None:
+    before = dict(texts)
+    placed = place("a", EDIT, texts, ["a", "b"])
+    assert placed.file == "" and said in placed.wrong and "'anchor;'" in placed.wrong
+    assert texts == before
+
+
+def test_an_optional_edit_may_be_nowhere_but_not_twice() -> None:
+    edit = Edit("e", "anchor;\n", "new;\n", optional=True)
+    assert place("a", edit, {"a": ""}, ["a"])[2:] == ("", True, "")
+    assert "found 2 times in a" in place("a", edit, {"a": "anchor;\n" * 2}, ["a"]).wrong
+
+
+def test_the_end_of_what_is_replaced_must_be_there_once_too() -> None:
+    edit = Edit("e", "anchor;\n", "new;\n", until="end;\n")
+    texts = {"a": "anchor;\nold;\nend;\n"}
+    assert place("a", edit, texts, ["a"]).file == "a" and texts["a"] == "new;\n"
+    assert "anchor 'end of e' was found 0 times in a" in place("a", edit, {"a": "anchor;\n"},
+                                                               ["a"]).wrong  # fmt: skip
+
+
+# ---- the scheduler in a file of its own
+
+
+@pytest.mark.parametrize("new", [NEW, "ggml-sched.cpp", "ggml-backend-scheduler.cpp"])
+def test_every_edit_has_a_place_when_the_scheduler_has_moved(
+    ggml: Path, tmp_path: Path, new: str
+) -> None:
+    src = move_scheduler(ggml, tmp_path / "ggml", new) / "src"
+    texts, placed = instrument.instrumented(src)
+    assert instrument.missing(placed) == ""
+    where = {one.file for one in placed if one.source == "ggml-backend.cpp" and one.file}
+    assert where == {"ggml-backend.cpp", new} and where <= texts.keys()
+    assert instrument.absent(src) == instrument.absent(ggml / "src")
+    usual = instrument.instrumented(ggml / "src")[1]
+    assert [one.name for one in placed if one.file] == [one.name for one in usual if one.file]
+    texts, placed = instrument.instrumented(src, instrument.RECORDER_EDITS)
+    assert instrument.missing(placed) == "" and set(texts) == {new, "ggml-alloc.c"}
+
+
+def test_a_file_of_another_name_is_not_found_and_the_error_says_where_it_looked(
+    ggml: Path, tmp_path: Path
+) -> None:
+    src = move_scheduler(ggml, tmp_path / "ggml", "elsewhere.cpp") / "src"
+    said = instrument.missing(instrument.instrumented(src)[1])
+    assert "was found 0 times in ggml-backend.cpp, expected exactly once" in said
+    assert "more are missing" in said and "without instrumentation" in said
+
+
+def plans(key: str) -> list[Plan | str]:
+    return [made.plan or made.error for made in plans_under([key], rule_cases())[0]]
+
+
+@pytest.mark.thorough("builds")
+def test_a_moved_scheduler_tells_its_causes(ggml: Path, tmp_path: Path) -> None:
+    moved = move_scheduler(ggml, tmp_path / "ggml")
+    done = run("--source", moved, *CPU, cache=WARM)
+    assert done.returncode == 0, done.stderr
+    proof = json.loads(done.stdout.splitlines()[-1])
+    try:
+        for plan in plans(proof["key"]):
+            assert isinstance(plan, Plan), plan
+            assert plan.planner == "native" and agrees(plan)
+            assert any(node.placement.cause for node in plan.nodes)
+    finally:
+        shutil.rmtree(proof["folder"])
+
+
+# ---- a release without a place for an edit
+
+
+def without_a_place(ggml: Path, folder: Path, change: tuple[str, str] = ("", "")) -> Path:
+    """A package's file in `folder`/downloads whose scheduler lacks an anchor, and its row."""
+    text = (ggml / "src" / "ggml-backend.cpp").read_text(encoding="utf-8")
+    assert text.count(ANCHOR) == 1 and (not change[0] or text.count(change[0]) == 1)
+    text = text.replace(ANCHOR, ANCHOR.replace("(&", "( &")).replace(*change)
+    file = folder / "downloads" / "planted-1.tar.gz"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(file, "w:gz", compresslevel=1) as tar:
+        for path in sorted(path for path in ggml.rglob("*") if path.is_file()):
+            name = f"planted-1/llama.cpp/ggml/{path.relative_to(ggml).as_posix()}"
+            if path.name == "ggml-backend.cpp":
+                entry = tarfile.TarInfo(name)
+                entry.size = len(text.encode())
+                tar.addfile(entry, io.BytesIO(text.encode()))
+            else:
+                tar.add(path, name)
+    release = releases.Release(
+        "0.27.9", "0.27.9", None, "planted", "1", file.name, fetch.sha256_of(file), "llama.cpp"
+    )
+    table = folder / "planted.toml"
+    table.write_text(rows.row_of(release), encoding="utf-8")
+    return table
+
+
+def test_only_the_default_and_a_checkout_must_have_every_place(
+    ggml: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    release = releases.find(str(without_a_place(ggml, tmp_path)))
+    options = Options(cache=tmp_path)
+    upstream = Upstream("0.27.9", "0.27.9", release.sha256, release, None)
+    (wrong,) = build_ggml._missing(options, upstream)
+    assert "anchor 'scheduler freed' was found 0 times in ggml-backend.cpp" in wrong
+    said = capsys.readouterr().err
+    assert "ggml 0.27.9 is built as --pristine, because 1 of " in said and wrong in said
+    folder = upstream.ggml_dir(options)
+    default = Upstream("0.26.0", "0.26.0", release.sha256, releases.default(), folder)
+    checkout = Upstream("0.27.9-source", "0.27.9", release.sha256, None, folder)
+    assert build_ggml._missing(options, default) == build_ggml._missing(options, checkout) == []
+
+
+def test_its_build_goes_by_the_label_of_the_release() -> None:
+    build = {
+        "key": "0.9.4.p0.2.4-pristine-12345678", "label": "0.9.4.p0.2.4-pristine",
+        "ggml_version": "0.9.4", "version": "0.2.4", "llama_build": None,
+    }  # fmt: skip
+    assert "0.9.4.p0.2.4" not in _builds._names(build)
+    assert "0.9.4.p0.2.4" in _builds._names(build | {"edits_missing": ["anchor .."]})
+
+
+@pytest.mark.thorough("builds")
+def test_a_release_without_a_place_plans_by_the_reference(ggml: Path, tmp_path: Path) -> None:
+    table = without_a_place(ggml, tmp_path)
+    done = run("--upstream", table, *CPU, cache=tmp_path)
+    assert done.returncode == 0, done.stderr
+    proof = json.loads(done.stdout.splitlines()[-1])
+    try:
+        assert proof["label"] == "0.27.9-pristine" and proof["pristine"]
+        assert len(proof["edits_missing"]) == 1 and "is built as --pristine" in done.stderr
+        again = run("--upstream", table, *CPU, cache=tmp_path)
+        assert json.loads(again.stdout.splitlines()[-1])["key"] == proof["key"]
+        assert "compiling" not in again.stderr
+        cases, found = rule_cases(), plans(proof["key"])
+        for plan in found:
+            assert isinstance(plan, Plan), plan
+            assert plan.planner == "reference" and plan.settings.upstream == "0.27.9"
+        said = compared("0.26.0", "0.27.9", cases, found, found)
+        assert said.only_confirmed and "its build has no causes" in str(said)
+    finally:
+        shutil.rmtree(proof["folder"])
+
+
+@pytest.mark.thorough("builds")
+def test_a_rule_that_the_reference_does_not_know_is_noticed_without_causes(
+    ggml: Path, tmp_path: Path
+) -> None:
+    rule = "    allow = allow && tensor->op != GGML_OP_FLASH_ATTN_EXT;\n"
+    table = without_a_place(ggml, tmp_path, (rule, ""))
+    done = run("--upstream", table, *CPU, cache=tmp_path)
+    assert done.returncode == 0, done.stderr
+    proof = json.loads(done.stdout.splitlines()[-1])
+    try:
+        sinks, *others = plans(proof["key"])
+        assert isinstance(sinks, str)
+        assert "decides otherwise than the reference: fattn on gpu0, not CPU" in sinks
+        assert all(isinstance(plan, Plan) for plan in others), others
+    finally:
+        shutil.rmtree(proof["folder"])
+
+
+@pytest.mark.thorough("builds")
+def test_the_recorder_needs_every_place(ggml: Path, tmp_path: Path) -> None:
+    table = without_a_place(ggml, tmp_path)
+    said = error_of(run("--upstream", table, "--recorder", cache=tmp_path))
+    assert "cannot instrument" in said and "anchor 'scheduler freed'" in said
