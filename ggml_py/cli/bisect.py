@@ -51,9 +51,10 @@ def command(
     SOURCES, and the options of `ggml-py plan` that follow them, are as for `ggml-py compare`. Only
     releases that can be had as a package are asked (`ggml-py build --list`).
 
-    CONDITION is 'splits > 40' (also of copies, copy_bytes and nodes), 'NODE on BACKEND' or 'NODE
-    not on BACKEND'. It holds if it does for any of the plans. Without one, a plan that differs from
-    that of --good is looked for.
+    CONDITION is 'splits > 40' (also of copies, copy_bytes, nodes; of a run: waits, copied_bytes,
+    reallocations, buffer_bytes), 'NODE on BACKEND', 'NODE not on BACKEND', 'fallback' or 'fallback
+    of FLASH_ATTN_EXT'. It holds if it does for any of the plans. Without one, anything that differs
+    from --good is looked for. After Ctrl-C the same command finds what it has built.
 
     \b
     ggml-py bisect --good 0.9.4 --bad 0.26.0 llama-server.ggrec

@@ -35,9 +35,7 @@ def main() -> int:
                     stack.close()
                     current = _scheduler(stack, plan, item["earlier"], job["size"])
                 _one(current, plan, item, out)
-                if item["goes_on"]:
-                    current.go_on(plan)
-                else:
+                if not item["goes_on"]:
                     current = None
             except (GgmlError, ValueError, OSError) as error:
                 Path(f"{out}.error").write_text(str(error))
@@ -51,7 +49,7 @@ def _scheduler(
 ) -> AsRecorded:
     made = stack.enter_context(AsRecorded(plan, size))
     for one in earlier:
-        made.go_on(Plan.from_json(one))
+        made.plan(Plan.from_json(one))
     return made
 
 

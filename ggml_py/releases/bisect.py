@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-import operator
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..plan import Plan
 from ..trace.rules import RELEASES, find_release
 from .compare import Comparison, compared
+from .conditions import check_names
+from .conditions import condition as holds
 from .planning import Progress, plans_under, prepared
 from .work import Made, Work
-
-_NUMBER = re.compile(r"(splits|copies|copy_bytes|nodes) *(<=|>=|==|!=|<|>) *(\d+)")
-_PLACE = re.compile(r"(.+?) (on|not on) (\S+)")
-_COMPARE: dict[str, Callable[[int, int], bool]] = {
-    "<": operator.lt, ">": operator.gt, "<=": operator.le, ">=": operator.ge,
-    "==": operator.eq, "!=": operator.ne,
-}  # fmt: skip
-CONDITIONS = '"splits > 40", "copies >= 3", "nodes != 133", "NODE on GPU", "NODE not on GPU"'
 
 
 @dataclass(frozen=True)
@@ -64,10 +55,13 @@ def bisect(
 
     `condition` is about the plans of the cases, and holds if it does for any: "splits > 40",
     "copies >= 3", "copy_bytes > 1000000", "nodes != 133", "ffn_out-0 on gpu0", "ffn_out-0 not on
-    gpu0"; "" means that a plan differs from that of `good`. A release that has no plan fulfils only
-    "". Raises ValueError if the condition means nothing, or holds for both releases or for neither.
+    gpu0", "fallback" or "fallback of FLASH_ATTN_EXT" (`checks.assert_no_fallback`); of what a
+    release does with the graph (`Observed`) "waits > 9", "copied_bytes > 1000000", "reallocations >
+    0", "buffer_bytes > 1000000". "" means that something differs from what `good` makes. A release
+    that has no plan fulfils only "". Raises ValueError if the condition means nothing, if it is
+    about a run that was not seen, and if it holds for both releases or for neither.
     """
-    held = _condition(condition)
+    held = holds(condition)
     labels = _between(good, bad)
     known: dict[str, list[Made]] = {}
 
@@ -78,12 +72,12 @@ def bisect(
 
     def turned(label: str) -> bool:
         if condition:
-            return any(held(made.plan) for made in plans(label) if made.plan is not None)
+            return any(map(held, plans(label)))
         return bool(compared(labels[0], label, cases, plans(labels[0]), plans(label)))
 
     said = condition or f"a plan differs from that of {good}"
     tried = [(label, turned(label)) for label in (labels[0], labels[-1])]
-    _check_names(condition, [made.plan for made in plans(labels[-1]) if made.plan is not None])
+    check_names(condition, [made.plan for made in plans(labels[-1]) if made.plan is not None])
     if tried[0][1] or not tried[1][1]:
         for case, made in zip(cases, plans(labels[0]), strict=True):
             if made.plan is None:
@@ -117,35 +111,3 @@ def _between(good: str, bad: str) -> list[str]:
         raise ValueError(f"{good} and {bad} are one release: name two")
     part = known[min(ends) : max(ends) + 1]
     return part if ends[0] < ends[1] else part[::-1]
-
-
-def _condition(text: str) -> Callable[[Plan], bool]:
-    if found := _NUMBER.fullmatch(text.strip()):
-        what, sign, number = found.groups()
-        return lambda plan: _COMPARE[sign](_numbers(plan)[what], int(number))
-    if found := _PLACE.fullmatch(text.strip()):
-        node, verb, backend = found.groups()
-        return lambda plan: any(
-            (t.backend == backend) == (verb == "on") for t in plan.nodes if t.name == node
-        )
-    if text:
-        raise ValueError(f"{text!r} is no condition: expected one such as {CONDITIONS}")
-    return lambda _plan: False
-
-
-def _check_names(condition: str, plans: Sequence[Plan]) -> None:
-    """Raises ValueError for a node or backend that no plan has."""
-    if found := _PLACE.fullmatch(condition.strip()):
-        node, _verb, backend = found.groups()
-        if not any(t.name == node for plan in plans for t in plan.nodes):
-            raise ValueError(f"{condition}: no plan has a node '{node}'")
-        names = dict.fromkeys(b.name for plan in plans for b in plan.backends)
-        if backend not in names:
-            raise ValueError(f"{condition}: no backend '{backend}', only {', '.join(names)}")
-
-
-def _numbers(plan: Plan) -> dict[str, int]:
-    return {
-        "splits": plan.n_splits, "copies": plan.n_inputs, "copy_bytes": plan.copy_bytes,
-        "nodes": plan.capture.n_nodes,
-    }  # fmt: skip

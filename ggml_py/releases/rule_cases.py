@@ -32,7 +32,8 @@ def rule_cases() -> list[Work]:
         "a reserve with pins": _planned(_pinned()),
         "experts in host memory": _planned(_experts()),
     }
-    again = Work("a split with 70 inputs, planned again", plan=many, earlier=(many,))
+    wide = _planned(_wide_node())
+    again = Work("a split with 70 inputs, after one with 31", plan=many, earlier=(wide,))
     return [*(Work(name, plan=plan) for name, plan in made.items()), again]
 
 
@@ -55,6 +56,18 @@ def _many_inputs() -> Capture:
         for i in range(_N)
     ]
     return _capture(chain, [_input(_N + i) for i in range(_N)])
+
+
+def _wide_node() -> Capture:
+    """A chain like that, up to 29 inputs, and a node that reads two more: where a split ends at 30
+    inputs, this one has 31."""
+    n = 30
+    chain = [
+        _tensor(i, NODE, f"sum-{i}", "ADD", src=(i - 1 if i else n, n + i), pin=0)
+        for i in range(n - 1)
+    ]
+    wide = _tensor(n - 1, NODE, "wide", "ADD_ID", src=(n - 2, 2 * n - 1, 2 * n), pin=0)
+    return _capture([*chain, wide], [_input(n + i) for i in range(n + 1)])
 
 
 def _pipeline() -> Capture:

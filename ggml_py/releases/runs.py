@@ -46,11 +46,14 @@ def _seen(kind: str, text: str) -> Attribution:
 
 
 def _sizes(was: dict[str, int], now: dict[str, int]) -> str:
-    names = dict.fromkeys((*was, *now))
-    return ", ".join(
-        f"{name} {format_bytes(was.get(name, 0))} → {format_bytes(now.get(name, 0))}"
-        for name in names if was.get(name, 0) != now.get(name, 0)
-    )  # fmt: skip
+    pairs = [(name, was.get(name, 0), now.get(name, 0)) for name in dict.fromkeys((*was, *now))]
+    return ", ".join(f"{name} {_pair(a, b)}" for name, a, b in pairs if a != b)
+
+
+def _pair(was: int, now: int) -> str:
+    """Both sizes; in bytes if they round to the same."""
+    texts = format_bytes(was), format_bytes(now)
+    return " → ".join(texts) if texts[0] != texts[1] else f"{was:,} → {now:,} B"
 
 
 def _reallocated(was: tuple[str, ...], now: tuple[str, ...]) -> str:
@@ -74,7 +77,7 @@ def _copies(was: Sequence[RunCopy], now: Sequence[RunCopy]) -> list[str]:
             f"'{was[i].tensor}'"
         )
     rows = [
-        f"'{x.tensor}' to {x.to} {format_bytes(x.nbytes)} → {format_bytes(y.nbytes)}"
+        f"'{x.tensor}' to {x.to} {_pair(x.nbytes, y.nbytes)}"
         for x, y in zip(sorted(was), sorted(now), strict=True) if x.nbytes != y.nbytes
     ]  # fmt: skip
     more = len(rows) - _SHOWN

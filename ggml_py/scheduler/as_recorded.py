@@ -20,6 +20,7 @@ from ..tensors.tensor import Tensor
 from ..trace.planned import format_bytes
 from ..trace.record import VIEW_OPS, Capture
 from ..trace.run import WAIT
+from .capture import read_plan
 from .rebuilt import Memory, Places, rebuilt
 from .recording import Recording
 from .refusal import deciding
@@ -110,33 +111,23 @@ class AsRecorded:
         )
 
     def plan(self, plan: Plan) -> Plan:
-        """The plan that this scheduler makes of a plan's graph, after what it planned in `go_on`. A
-        build without causes only confirms the reference's plan (`uninstrumented.py`). Raises
-        `ArgumentError` if the recorded memory cannot be stood in for.
-        C: ggml_backend_sched_split_graph"""
-        with self._graph(self._scheduler, plan.capture) as made:
-            memory = made.memory
-            if self._scheduler._tracing:
-                again = self._scheduler.plan(memory.graph)
-            else:
-                again = plan_by_reference(
-                    self._scheduler, memory.graph, plan.capture, memory.tensors
-                )
-            self._scheduler.reset()
-        _check_readers(plan.capture, again.capture)
-        return again
-
-    def go_on(self, plan: Plan) -> None:
-        """Plans a plan's graph for good: in some releases later plans depend on what it leaves.
-        C: ggml_backend_sched_split_graph, ggml_backend_sched_reset"""
-        scheduler = self._scheduler
-        with self._graph(scheduler, plan.capture) as made:
+        """The plan that this scheduler makes of a plan's graph, after all that it planned before:
+        in some releases plans depend on earlier ones. A build without causes only confirms the
+        reference's plan (`uninstrumented.py`). Raises `ArgumentError` if the recorded memory cannot
+        be stood in for. C: ggml_backend_sched_split_graph, ggml_backend_sched_reset"""
+        scheduler, capture = self._scheduler, plan.capture
+        with self._graph(scheduler, capture) as made:
             graph = made.memory.graph
-            with changing("planning", scheduler, graph, graph=graph):
-                with deciding(scheduler, graph, True):
-                    lib.ggml_backend_sched_split_graph(scheduler.ptr, graph.ptr)
-                lib.ggml_backend_sched_reset(scheduler.ptr)
+            if not scheduler._tracing:
+                again = plan_by_reference(scheduler, graph, capture, made.memory.tensors)
+            else:
+                with changing("planning", scheduler, graph, graph=graph):
+                    with deciding(scheduler, graph, True):  # its own plan, not one beside it
+                        lib.ggml_backend_sched_split_graph(scheduler.ptr, graph.ptr)
+                    again = read_plan(lib.gp_sched_read, scheduler.ptr, graph.ptr, {})
             scheduler.reset()
+        _check_readers(capture, again.capture)
+        return again
 
     def observe(self, plan: Plan) -> Observed:
         """What this release does with the graph on a new scheduler: `reserve` with the pins, then

@@ -156,7 +156,7 @@ def test_the_rules_that_changed_are_found_natively(folder):
     assert found == {
         "attention sinks in host memory": ["ignore_weights"],
         "a split with 70 inputs": ["input_limit"],
-        "a split with 70 inputs, planned again": ["input_limit"],
+        "a split with 70 inputs, after one with 31": ["input_limit"],
         "graph inputs of a pipeline": ["graph_inputs_pass"],
         "a reserve with pins": [], "experts in host memory": [],
     }  # fmt: skip
