@@ -24,6 +24,7 @@ from . import (
     diff,
     explain,
     generate,
+    ops,
     plan,
     record,
     sweep,
@@ -89,6 +90,7 @@ for verb in (
     record,
     compare,
     bisect,
+    ops,
     bench,
     build,
 ):

@@ -36,6 +36,7 @@ FLOORS = (
     ("record", "releases"),
     ("llama",),
     ("models", "train"),
+    ("conformance",),
     ("cli", "pytest_plugin", "__main__"),
 )
 PLAIN = ("trace", "export", "sim.profiles")  # usable without the native library

@@ -1,0 +1,8 @@
+"""Whether devices compute right: op by op with upstream's own program, and in a model."""
+
+from .op_results import CaseChange as CaseChange
+from .op_results import OpCase as OpCase
+from .op_results import OpResults as OpResults
+from .op_results import OpResultsDiff as OpResultsDiff
+from .op_results import OpRow as OpRow
+from .ops import check_ops as check_ops
