@@ -22,6 +22,7 @@ from . import (
     demo,
     devices,
     diff,
+    diverge,
     explain,
     generate,
     ops,
@@ -91,6 +92,7 @@ for verb in (
     compare,
     bisect,
     ops,
+    diverge,
     bench,
     build,
 ):
