@@ -26,7 +26,16 @@ from vendor.report import BuildError, say, step, writing
 
 PROOF = "op_tests.json"  # written last: a folder that has it is complete
 PROGRAM = "test-backend-ops"
-_NOT_NEEDED = ("COMMON", "TESTS", "TOOLS", "EXAMPLES", "SERVER", "UI", "MTMD", "APP")  # of llama.cpp
+_NOT_NEEDED = (
+    "COMMON",
+    "TESTS",
+    "TOOLS",
+    "EXAMPLES",
+    "SERVER",
+    "UI",
+    "MTMD",
+    "APP",
+)  # of llama.cpp
 _INSTRUMENTED = ("base", "cpu", "rpc")  # as INSTRUMENTED in benchmarks/gpu/make_kit.py
 
 
@@ -39,7 +48,8 @@ def build(built: Path, proof: dict[str, Any], options: Options, may_build: bool 
     if proof["portable"]:
         raise BuildError(
             f"{PROGRAM} is not built for portable builds, such as {proof['key']}: make another "
-            "without --portable")
+            "without --portable"
+        )
     digest = hashlib.sha256(Path(__file__).read_bytes() + json.dumps([
         proof["key"], {name: os.environ.get(name, "") for name in COMPILER_VARIABLES},
     ]).encode())  # fmt: skip
@@ -57,23 +67,24 @@ def build(built: Path, proof: dict[str, Any], options: Options, may_build: bool 
         program = source / "tests" / f"{PROGRAM}.cpp"
         if not program.is_file():
             raise BuildError(f"the sources of {label} have no {PROGRAM}: {program} is missing")
-        say(f"building {PROGRAM} of ggml {label}: about two minutes on two cores, once; it is "
-            f"kept in {final}")
+        say(
+            f"building {PROGRAM} of ggml {label}: about two minutes on two cores, once; it is "
+            f"kept in {final}"
+        )
         tree = Tree(options.cache / "trees" / f"op-tests-{final.name}",
                     options.cache / "logs" / f"op-tests-{final.name}.log", tools, lock)  # fmt: skip
         with caches.staged(final) as stage:
             _libraries(tree, source, proof, options.n_jobs, stage)
             _compile(tree, program, source / "ggml", built, stage)
             (stage / PROOF).write_text(
-                json.dumps({"key": final.name, "build": proof["key"]}) + "\n", encoding="utf-8")
+                json.dumps({"key": final.name, "build": proof["key"]}) + "\n", encoding="utf-8"
+            )
         tree.finished()
         shutil.rmtree(tree.folder, ignore_errors=True)  # what is built never changes
     return final
 
 
-def _libraries(
-    tree: Tree, source: Path, proof: dict[str, Any], jobs: int, stage: Path
-) -> None:
+def _libraries(tree: Tree, source: Path, proof: dict[str, Any], jobs: int, stage: Path) -> None:
     """Upstream's own libraries in place of the instrumented ones, compiled with the same flags."""
     names = [name for name in _INSTRUMENTED if name in ("base", *proof["backends"])]
     own = {name: value for name, value in proof["cmake"].items()
@@ -83,8 +94,8 @@ def _libraries(
         **own, "BUILD_SHARED_LIBS": "ON", "GGML_CPU": "ON", "GGML_BUILD_TESTS": "OFF",
         "GGML_BUILD_EXAMPLES": "OFF", "GGML_RPC": "ON" if "rpc" in names else "OFF",
         "GGML_METAL": "OFF", "GGML_BLAS": "OFF", "LLAMA_CURL": "OFF", "LLAMA_OPENSSL": "OFF",
-        **{f"LLAMA_BUILD_{part}": "OFF" for part in _NOT_NEEDED}, "CMAKE_BUILD_WITH_INSTALL_RPATH": "ON",
-        "CMAKE_INSTALL_RPATH": "$ORIGIN",
+        **{f"LLAMA_BUILD_{part}": "OFF" for part in _NOT_NEEDED},
+        "CMAKE_BUILD_WITH_INSTALL_RPATH": "ON", "CMAKE_INSTALL_RPATH": "$ORIGIN",
         "GIT_EXE": "",  # as in build_ggml.py, so that a release is not "dirty"
     }, jobs)  # fmt: skip
     tree.compile([f"ggml-{name}" for name in names], jobs)
@@ -111,4 +122,5 @@ def _compile(tree: Tree, program: Path, ggml: Path, built: Path, stage: Path) ->
         lines = [line for line in done.stderr.splitlines() if "error" in line]
         raise BuildError(
             f"{program} does not compile: {lines[0] if lines else done.stderr[-500:]}\n"
-            f"  log: {tree.log}")
+            f"  log: {tree.log}"
+        )

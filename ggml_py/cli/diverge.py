@@ -29,7 +29,9 @@ class _Forwarding(ModelCommand):
 )  # fmt: skip
 @model_options
 @click.option(
-    "--between", nargs=2, metavar="A B",
+    "--between",
+    nargs=2,
+    metavar="A B",
     help="The two sides. Each is devices as for -d (BLAS,CPU), threads=N, upstream=RELEASE, "
     "source=DIR, options of `ggml-py plan`, or several of these in quotation marks.",
 )
@@ -38,7 +40,7 @@ class _Forwarding(ModelCommand):
 @click.option("--n-gen", default=1, show_default=True, type=click.IntRange(min=0),
               help="Tokens after it, one by one.")  # fmt: skip
 @click.option("--limit", type=click.FloatRange(min=0), metavar="X",
-              help="The error that is allowed, instead of upstream's limit for each op.")  # fmt: skip
+              help="The error that is allowed, instead of upstream's for each op.")  # fmt: skip
 @click.option(
     "--case", type=click.Path(dir_okay=False), metavar="FILE",
     help="Write the first op over the limit (otherwise the worst) for `test-backend-ops "

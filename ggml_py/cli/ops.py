@@ -27,7 +27,10 @@ if TYPE_CHECKING:
     help="Another release that `ggml-py build --list` prints. Give two to see what changed.",
 )  # fmt: skip
 @click.option(
-    "--record", "records", multiple=True, metavar="FILE",
+    "--record",
+    "records",
+    multiple=True,
+    metavar="FILE",
     help="Test the ops of a record or a saved plan, instead of upstream's own cases.",
 )
 @click.option("-o", "--op", "ops", multiple=True, metavar="OP",

@@ -52,7 +52,7 @@ def nmse(tested: npt.NDArray[Any], expected: npt.NDArray[Any]) -> float:
 class NodeError(NamedTuple):
     """A node that both sides computed from the same inputs."""
 
-    index: int  # in the order of execution, over all graphs
+    number: int  # in the order of execution, over all graphs
     graph: str  # "prompt" or "decode"
     name: str
     op: str  # "MUL_MAT", "SILU"
@@ -81,7 +81,7 @@ class NodeError(NamedTuple):
     def __str__(self) -> str:
         a, b = self.backends
         return (
-            f"{self.name} ({self.op}({self.shape}), node {self.index}, {self.graph}) on {b} "
+            f"{self.name} ({self.op}({self.shape}), node {self.number}, {self.graph}) on {b} "
             f"against {a}: error {self.error:.3g}, limit {self.limit:.3g}"
         )
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TextIO, TypeAlias
 
 import numpy as np
 
+from .. import enums
 from ..boundary.ffi import ffi, lib
 from ..llama.watching import array_of
 from ..models import Model
@@ -77,7 +78,7 @@ class _Look:
 
     def __call__(self, node: Tensor, ask: bool) -> bool:
         op = node.op.name
-        if op in VIEW_OPS or op == "NONE" or not node.n_elements:
+        if op in VIEW_OPS or op == "NONE" or not node.n_elements or _is_left_out(node):
             return not ask
         about = {"index": self.index, "graph": self.graph, **_about(node),
                  "backend": self.places.get((node.name, op), "")}  # fmt: skip
@@ -131,6 +132,13 @@ class _Follow(_Look):
         lib.ggml_backend_tensor_set(node.ptr, ffi.from_buffer(before), 0, before.nbytes)
         error = nmse(ours, array_of(node.ptr))
         return more | {"first": first["index"], "error": error, "first_on": first["backend"]}
+
+
+def _is_left_out(node: Tensor) -> bool:
+    """Whether backends skip it: it is in a branch that was not selected. Its memory has anything.
+    C: ggml_build_forward_select, since 0.21.0"""
+    computed = getattr(enums.TensorFlag, "COMPUTE", None)
+    return computed is not None and not node.flags & computed
 
 
 def _about(node: Tensor) -> dict[str, Any]:

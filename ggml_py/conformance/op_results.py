@@ -67,6 +67,7 @@ class OpResults:
     cases: tuple[OpCase, ...]
     ended: dict[str, str] = field(default_factory=dict)  # by op: how the program ended in it
     notes: tuple[str, ...] = ()
+    support_only: bool = False  # nothing was computed: "ok" only means supported
 
     def __bool__(self) -> bool:
         return not any(row.wrong for row in self.rows)
@@ -90,6 +91,8 @@ class OpResults:
         n = Counter(case.outcome for case in self.cases)
         ops = [row for row in self.rows if row.ok or row.failed or row.undecided or row.not_run]
         parts = [f"{n[OK]:,} right", f"{n[FAILED]:,} wrong"]
+        if self.support_only:
+            parts = [f"{n[OK]:,} supported (nothing was computed)"]
         parts += [f"{n[key]:,} {key}" for key in (UNDECIDED, NOT_RUN) if n[key]]
         parts.append(f"{n[UNSUPPORTED]:,} not supported")
         ends = f"; the program ended in {', '.join(self.ended)}" if self.ended else ""
@@ -104,9 +107,11 @@ class OpResults:
                  or row.ended]  # fmt: skip
         width = max([2, *(len(row.op) for row in shown)])
         if shown:
-            lines.append(f"{'op':{width}}  right  wrong  not supported")
+            supported = "supported" if self.support_only else "right  wrong"
+            lines.append(f"{'op':{width}}  {supported}  not supported")
         for row in shown:
-            text = f"{row.op:{width}}  {row.ok:5}  {row.failed:5}  {row.unsupported:13}"
+            counts = f"{row.ok:9}" if self.support_only else f"{row.ok:5}  {row.failed:5}"
+            text = f"{row.op:{width}}  {counts}  {row.unsupported:13}"
             if row.undecided:
                 text += f"  {row.undecided} undecided: NaN on both"
             if row.ended:
@@ -123,7 +128,7 @@ class OpResults:
         """As data that `json` can write. Of cases that are right only the number is in it."""
         return {
             "device": self.device, "release": self.release, "source": self.source,
-            "right": bool(self), "headline": self.headline(),
+            "right": None if self.support_only else bool(self), "headline": self.headline(),
             "ops": [
                 {**row._asdict(), "worst": row.worst._asdict() if row.worst else None}
                 for row in self.rows
