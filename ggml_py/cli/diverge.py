@@ -77,7 +77,7 @@ def command(
     ggml-py diverge model.gguf --between "CPU threads=1" "CPU threads=2" --limit 0
     ggml-py diverge model.gguf --between upstream=0.25.3 upstream=0.26.0 --case case.txt
     """
-    from ..conformance.diverge import Side, diverge
+    from ..conformance.diverge import ModelSide, diverge
     from ..conformance.forced import run_side
 
     if side is not None and folder is not None:
@@ -88,7 +88,7 @@ def command(
     if between is None:
         raise click.UsageError("expected --between A B, such as: --between CPU BLAS,CPU")
     try:
-        sides = Side.parse(between[0]), Side.parse(between[1])
+        sides = ModelSide.parse(between[0]), ModelSide.parse(between[1])
     except ValueError as error:
         raise click.UsageError(str(error)) from None
     if options["devices"] and any("-d" in one.words for one in sides):

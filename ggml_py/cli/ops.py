@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
 )  # fmt: skip
 @click.option(
     "--upstream", "releases", multiple=True, metavar="RELEASE",
-    help="Another release that `ggml-py build --list` prints. Give two to see what changed.",
+    help="Another release that `ggml-py build --list` prints, or a checkout of llama.cpp. Give two "
+    "to see what changed.",
 )  # fmt: skip
 @click.option(
     "--record",
@@ -80,8 +82,10 @@ def command(
     keys = [prepared(release, not no_build) for release in releases]
     if len(keys) == 2 and keys[0] == keys[1]:
         raise click.UsageError(f"{releases[0]} and {releases[1]} are the same build: name two")
-    programs = [op_program(build, not no_build) for build in
-                ([select(key) for key in keys] if keys else [current()])]  # fmt: skip
+    programs = [op_program(current(), not no_build)] if not keys else [
+        op_program(select(key), not no_build, release if Path(release).is_dir() else "")
+        for key, release in zip(keys, releases, strict=True)
+    ]  # fmt: skip
     found: list[OpResults] = []
     for program in programs:
         with bar(f"testing {device}, ggml {program.build['label']}", not as_json) as show:

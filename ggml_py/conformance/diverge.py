@@ -18,7 +18,7 @@ from .forced import FIRST, SECOND, last_begun, read_rows
 Progress = Callable[[float], None]
 
 
-class Side(NamedTuple):
+class ModelSide(NamedTuple):
     """What one side has: `words` are options of `ggml-py plan`, `release` a release or the folder
     of a checkout, "" for what the process has."""
 
@@ -27,7 +27,7 @@ class Side(NamedTuple):
     release: str
 
     @classmethod
-    def parse(cls, text: str) -> Side:
+    def parse(cls, text: str) -> ModelSide:
         """ "BLAS,CPU threads=2", "upstream=0.24.0", "-ngl 9 -d sim:gpu0 -d CPU". Raises
         ValueError."""
         words: list[str] = []
@@ -66,7 +66,7 @@ _EXPECTED = (
 
 def diverge(
     words: Sequence[str],
-    between: tuple[Side, Side],
+    between: tuple[ModelSide, ModelSide],
     *,
     limit: float | None = None,
     build: bool = True,
@@ -88,7 +88,7 @@ def diverge(
         return _divergence(between, folder, limit)
 
 
-def _run(words: Sequence[str], side: Side, key: str, which: str, folder: Path) -> None:
+def _run(words: Sequence[str], side: ModelSide, key: str, which: str, folder: Path) -> None:
     package = str(Path(__file__).resolve().parents[2])  # this code, wherever the caller stands
     path = os.pathsep.join(filter(None, (package, os.environ.get("PYTHONPATH"))))
     environment = {**os.environ, "PYTHONPATH": path}
@@ -111,7 +111,9 @@ def _run(words: Sequence[str], side: Side, key: str, which: str, folder: Path) -
     raise ValueError(f"{side.name} does not run{where}: {why or f'status {done.returncode}'}")
 
 
-def _divergence(between: tuple[Side, Side], folder: Path, limit: float | None) -> Divergence:
+def _divergence(
+    between: tuple[ModelSide, ModelSide], folder: Path, limit: float | None
+) -> Divergence:
     first, second = read_rows(folder, FIRST), read_rows(folder, SECOND)
     matched = {row["first"] for row in second if "first" in row}
     if not matched:

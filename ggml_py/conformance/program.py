@@ -76,11 +76,12 @@ class OpProgram(NamedTuple):
         return f"{name}: {last}" if last else name
 
 
-def op_program(build: dict[str, Any], may_build: bool = True) -> OpProgram:
+def op_program(build: dict[str, Any], may_build: bool = True, source: str = "") -> OpProgram:
     """The program for a build of ggml (`builds.select`), built if it is missing, in two minutes.
-    Raises `NotBuiltError`, with the reason on standard error."""
+    `source` is the checkout of llama.cpp that the build was made from, "" for a release. Raises
+    `NotBuiltError`, with the reason on standard error."""
     folder = Path(build["folder"])
-    arguments = ("--op-tests", "--on", str(folder))
+    arguments = ["--op-tests", "--on", str(folder), *(("--source", source) if source else ())]
     found = folder_of(*arguments, "--no-build", quiet=True)
     if found is None and may_build:
         found = folder_of(*arguments)

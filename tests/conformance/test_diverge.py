@@ -11,8 +11,7 @@ from cli_runs import fails, run
 
 from ggml_py.boundary.ffi import ffi, lib
 from ggml_py.builds import builds, current
-from ggml_py.conformance import diverge as diverge_module
-from ggml_py.conformance.diverge import Side
+from ggml_py.conformance.diverge import ModelSide, _divergence
 from ggml_py.conformance.divergence import Divergence, limit_of, nmse
 from ggml_py.conformance.forced import FIRST, SECOND, last_begun, read_rows, run_side
 from ggml_py.conformance.program import op_program
@@ -108,8 +107,8 @@ def sides(model_file, folder, monkeypatch, wrong=None):
 
                 monkeypatch.setattr(type(model), "look_at_nodes", planted)
             run_side(model, side, folder, 8, 1)
-    between = (Side.parse("a"), Side.parse("b"))
-    return diverge_module._divergence(between, folder, None)
+    between = (ModelSide.parse("a"), ModelSide.parse("b"))
+    return _divergence(between, folder, None)
 
 
 def scaled(node, factor):
@@ -185,7 +184,7 @@ def test_what_only_one_side_computes_is_told(model_file, tmp_path, monkeypatch):
             if side == SECOND and row.get("name") == name:
                 del row["first"], row["error"], row["first_on"]
         path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    found = diverge_module._divergence((Side.parse("a"), Side.parse("b")), tmp_path, None)
+    found = _divergence((ModelSide.parse("a"), ModelSide.parse("b")), tmp_path, None)
     assert found.unmatched == (("ffn_out-1", "ffn_out-1"), ("ffn_out-1", "ffn_out-1"))
     assert "only a computes 2 nodes, not compared: ffn_out-1, ffn_out-1" in str(found)
 
@@ -222,7 +221,7 @@ def test_the_op_in_which_a_side_ended(model_file, tmp_path, monkeypatch):
 def test_sides_are_understood(text, words, release):
     if text.startswith("-nr"):
         words = ("-nr", "-d", "CPU")
-    side = Side.parse(text)
+    side = ModelSide.parse(text)
     assert (side.words, side.release) == (words, release)
 
 
