@@ -3,13 +3,15 @@ compared with these, and goes on with them: so each of its ops has the first sid
 error says something about that op alone.
 
 Both sides run in processes of their own, which may have other releases of ggml loaded. Nodes are
-matched by name, op, type and shape. A node that the other side does not compute, as with another
-release's graph, is not compared, and computes with what its side has.
+matched by name (or sources, see `_key`), op, type and shape. A node that the other side does not
+compute, as with another release's graph, is not compared, and computes with what its side has. The
+inputs of graphs are set by the same code on both sides.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections import defaultdict, deque
 from contextlib import ExitStack
 from pathlib import Path
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
 FIRST, SECOND = "first", "second"
 NODES = "{}.jsonl"  # of a side: a line before each node is computed, and one after it
 _DATA = "first.data"
+_MADE_UP = re.compile(r"\b(?:node|leaf)_\d+")
+_COPY = re.compile(r"[^#]+#(.*)#\d+")
 
 
 def run_side(model: Model, side: str, folder: Path, n_prompt: int, n_gen: int) -> None:
@@ -147,12 +151,23 @@ def _about(node: Tensor) -> dict[str, Any]:
         "name": node.name, "op": node.op.name, "desc": ffi.string(lib.ggml_op_desc(ptr)).decode(),
         "type": node.type.name.lower(), "ne": list(ptr.ne), "nb": list(ptr.nb),
         "src": [[s.type.name.lower(), list(s.ptr.ne)] for s in node.src],
+        "sources": [_plain(s.name) for s in node.src],
         "limit": limit_of(node.op.name, [tuple(s.ptr.ne) for s in node.src]),
     }  # fmt: skip
 
 
 def _key(row: dict[str, Any]) -> str:
-    return json.dumps([row[k] for k in ("name", "desc", "type", "ne", "nb")])
+    """What nodes are matched by. ggml numbers nodes without a name, and other releases number them
+    otherwise: such a node is told by the names of its sources."""
+    name = _MADE_UP.sub("#", row["name"])
+    sources = row["sources"] if name != row["name"] else []
+    return json.dumps([name, *(row[k] for k in ("desc", "type", "ne", "nb")), sources])
+
+
+def _plain(name: str) -> str:
+    """A source's name, without a made up number, and of a scheduler's copy that of the original."""
+    copy = _COPY.fullmatch(name)
+    return _MADE_UP.sub("#", copy[1] if copy else name)
 
 
 def _bytes_of(node: Tensor) -> npt.NDArray[np.uint8]:

@@ -13,7 +13,15 @@ from ggml_py.boundary.ffi import ffi, lib
 from ggml_py.builds import builds, current
 from ggml_py.conformance.diverge import ModelSide, _divergence
 from ggml_py.conformance.divergence import Divergence, limit_of, nmse
-from ggml_py.conformance.forced import FIRST, SECOND, last_begun, read_rows, run_side
+from ggml_py.conformance.forced import (
+    FIRST,
+    SECOND,
+    _key,
+    _plain,
+    last_begun,
+    read_rows,
+    run_side,
+)
 from ggml_py.conformance.program import op_program
 from ggml_py.models import load
 from ggml_py.models.synthetic import LlamaSpec, write_llama
@@ -124,6 +132,8 @@ def test_equal_sides_are_equal(model_file, tmp_path, monkeypatch):
     assert not found and found.first is None
     assert all(node.error == 0.0 for node in found.nodes)
     assert found.unmatched == ((), ())
+    # Of the embeddings' branches one is selected; the others, with DUP, are not computed.
+    assert "DUP" not in {node.op for node in found.nodes}
     assert {node.graph for node in found.nodes} == {"prompt", "decode"}
     assert {node.layer for node in found.nodes} == {None, 0, 1}
     assert {node.backends for node in found.nodes} == {("CPU", "CPU")}
@@ -187,6 +197,20 @@ def test_what_only_one_side_computes_is_told(model_file, tmp_path, monkeypatch):
     found = _divergence((ModelSide.parse("a"), ModelSide.parse("b")), tmp_path, None)
     assert found.unmatched == (("ffn_out-1", "ffn_out-1"), ("ffn_out-1", "ffn_out-1"))
     assert "only a computes 2 nodes, not compared: ffn_out-1, ffn_out-1" in str(found)
+
+
+def test_nodes_that_ggml_numbers_are_matched_by_their_sources(model_file, tmp_path, monkeypatch):
+    found = sides(model_file, tmp_path, monkeypatch)
+    rows = read_rows(tmp_path, FIRST)
+    numbered = [row for row in rows if row["name"].startswith("node_")]
+    assert numbered
+    for row in numbered:
+        assert _key(row) == _key({**row, "name": "node_9999"})
+        assert _key(row) != _key({**row, "sources": ["other"]})
+    assert _key(rows[0]) == _key({**rows[0], "sources": ["gpu0#x#0"]})
+    assert _plain("gpu0#Qcur-0 (view)#0") == "Qcur-0 (view)" == _plain("Qcur-0 (view)")
+    assert len({_key(row) for row in numbered if row["graph"] == "prompt"}) == len(numbered) // 2
+    assert len(found.nodes) == len(rows)
 
 
 def test_the_op_in_which_a_side_ended(model_file, tmp_path, monkeypatch):
