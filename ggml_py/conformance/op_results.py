@@ -86,6 +86,11 @@ class OpResults:
         return OpRow(op, n[OK], n[FAILED], n[UNDECIDED], n[UNSUPPORTED], n[NOT_RUN], worst,
                      self.ended.get(op, ""))  # fmt: skip
 
+    @property
+    def supported_ops(self) -> set[str]:
+        """The ops of which the device supports a case."""
+        return {case.op for case in self.cases if case.outcome != UNSUPPORTED}
+
     def headline(self) -> str:
         """One line."""
         n = Counter(case.outcome for case in self.cases)
@@ -156,7 +161,18 @@ class OpResultsDiff:
     after: OpResults
 
     def __bool__(self) -> bool:
-        return bool(self.newly_wrong or self.no_longer_supported)
+        return bool(self.newly_wrong or self.no_longer_supported or self.ops_lost)
+
+    @property
+    def ops_gained(self) -> list[str]:
+        """Ops of which a case is supported now and none was, whatever their cases are."""
+        return sorted(self.after.supported_ops - self.before.supported_ops)
+
+    @property
+    def ops_lost(self) -> list[str]:
+        """Ops that both releases test, of which a case was supported and none is now."""
+        tested = {case.op for case in self.after.cases}
+        return sorted((self.before.supported_ops - self.after.supported_ops) & tested)
 
     @property
     def changes(self) -> list[CaseChange]:
@@ -207,6 +223,10 @@ class OpResultsDiff:
 
     def __str__(self) -> str:
         lines = [self.before.headline(), self.after.headline(), self.headline()]
+        if self.ops_gained:
+            lines.append(f"ops that no case of was supported before: {', '.join(self.ops_gained)}")
+        if self.ops_lost:
+            lines.append(f"ops that no case of is supported now: {', '.join(self.ops_lost)}")
         for title, changed in self._groups():
             per_op: dict[str, list[CaseChange]] = {}
             for change in changed:
@@ -235,6 +255,7 @@ class OpResultsDiff:
             "headline": self.headline(),
             **{title.replace(" ", "_"): [c._asdict() for c in some]
                for title, some in self._groups()},
+            "ops_gained": self.ops_gained, "ops_lost": self.ops_lost,
             "only_before": dict(self.only[0]), "only_after": dict(self.only[1]),
         }  # fmt: skip
 

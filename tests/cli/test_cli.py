@@ -29,15 +29,15 @@ def model(tmp_path_factory):
 def test_help_lists_the_verbs():
     text = ok("--help")
     assert re.findall(r"^  ([\w-]+) ", text.split("Commands:")[1], re.M) == [
-        "bench", "bisect", "build", "compare", "demo", "devices", "diff", "explain", "generate",
-        "plan", "record", "sweep", "trace", "view", "why-not",
+        "bench", "bisect", "build", "compare", "demo", "devices", "diff", "diverge", "explain",
+        "generate", "ops", "plan", "record", "sweep", "trace", "view", "why-not",
     ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
     "verb",
     ["devices", "demo", "plan", "explain", "why-not", "diff", "sweep", "generate", "trace",
-     "bench", "bisect", "build", "compare"],
+     "bench", "bisect", "build", "compare", "diverge", "ops"],
 )
 def test_every_verb_has_help(verb):
     assert "sage" in ok(verb, "--help")

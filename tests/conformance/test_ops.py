@@ -70,7 +70,12 @@ def test_two_releases():
     assert bool(diff)
     assert "5 cases of both, 4 changed: 1 newly wrong" in diff.headline()
     assert "newly wrong: ADD, 1 case: n=1" in str(diff)
+    assert (diff.ops_gained, diff.ops_lost) == (["NEW", "SQR"], ["MUL"])
     assert not OpResultsDiff(old, old)
+    # Upstream writes cases otherwise: nothing can be matched, and still an op was lost.
+    other = OpResults("CPU", "2", "upstream's own", (OpCase("ADD", "n=1,v=0", UNSUPPORTED),))
+    lost = OpResultsDiff(results("1", ADD=OK), other)
+    assert lost and not lost.changes and "ops that no case of is supported now: ADD" in str(lost)
     ends = OpResultsDiff(results("1", ADD=OK), results("2", ADD=NOT_RUN))
     assert [c.op for c in ends.newly_wrong] == ["ADD"]
     both = OpResultsDiff(results("1", ADD=UNSUPPORTED), results("2", ADD=FAILED))
