@@ -32,7 +32,10 @@ class ModelSide(NamedTuple):
         ValueError."""
         words: list[str] = []
         release = ""
-        parts = shlex.split(text)
+        try:
+            parts = shlex.split(text)
+        except ValueError as error:
+            raise ValueError(f"--between {text!r}: {error}: {_EXPECTED}") from None
         if not parts:
             raise ValueError(f"--between {text!r}: {_EXPECTED}")
         behind_option = False

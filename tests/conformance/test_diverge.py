@@ -254,6 +254,7 @@ def test_sides_are_understood(text, words, release):
     [
         ((), 2, "expected --between A B"),
         (("--between", "CPU", ""), 2, "expected devices (BLAS,CPU), threads=N"),
+        (("--between", "CPU", "'"), 2, "No closing quotation: expected devices"),
         (("--between", "CPU", "threds=2"), 2, "threds=2 is unknown"),
         (("--between", "CPU", "source=/no/such"), 2, "/no/such is no folder"),
         (("--between", "CPU", "GPU7"), 1, "GPU7 does not run: "),
