@@ -384,15 +384,18 @@ def parser(prog: str | None = None) -> argparse.ArgumentParser:
     add("--llama", action="store_true",
         help="also build libllama on it, for models of any architecture: two minutes more")
     add("--on", type=Path, metavar="DIR",
-        help="with --llama: on that finished build of ggml, instead of the one of these options")
+        help="with --llama, --op-tests: on that finished build of ggml, instead of the one of "
+             "these options")
     add("--recorder", action="store_true",
         help="instead build what `ggml-py record` puts in front of programs with that release")
     add("--simulator", action="store_true",
         help="instead build the simulated devices that `ggml-py record -d` gives to programs")
+    add("--op-tests", action="store_true",
+        help="instead build upstream's test-backend-ops, for `ggml-py ops`: two minutes")
     add("--max-name", type=int, metavar="N",
         help="with --recorder: GGML_MAX_NAME of the program, if it is not upstream's")
     add("--no-build", action="store_true",
-        help="with --llama, --recorder, --simulator: only say where it is")
+        help="with --llama, --op-tests, --recorder, --simulator: only say where it is")
     add("--cache", type=Path, default=caches.default_folder(), metavar="DIR",
         help="cache folder (default: %(default)s)")
     add("--list", action="store_true", help="list known releases and existing builds")
@@ -444,6 +447,8 @@ def _run(arguments: argparse.Namespace) -> None:
         folder = arguments.on.resolve() if arguments.on else place(build(options))
         if arguments.llama:
             folder = llama_for(folder, options, not arguments.no_build)
+        elif arguments.op_tests:
+            folder = op_tests_for(folder, options, not arguments.no_build)
     print(folder)
     if arguments.json:
         print(json.dumps({**(read_proof(folder) or {}), "folder": str(folder)}))
@@ -453,10 +458,21 @@ def llama_for(built: Path, options: Options, may_build: bool = True) -> Path:
     """The folder of libllama for a finished build of ggml."""
     from vendor import llama
 
+    return llama.build(built, _finished(built), options, may_build)
+
+
+def op_tests_for(built: Path, options: Options, may_build: bool = True) -> Path:
+    """The folder of test-backend-ops for a finished build of ggml."""
+    from vendor import op_tests
+
+    return op_tests.build(built, _finished(built), options, may_build)
+
+
+def _finished(built: Path) -> dict[str, Any]:
     proof = read_proof(built)
     if proof is None:
         raise BuildError(f"--on {built} is not a finished build of ggml: it has no {PROOF}")
-    return llama.build(built, proof, options, may_build)
+    return proof
 
 
 def main(argv: Sequence[str] | None = None, prog: str | None = None) -> int:

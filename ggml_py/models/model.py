@@ -27,6 +27,7 @@ from .what_if import divided
 
 if TYPE_CHECKING:
     from ..plan import Plan
+    from ..scheduler.callbacks import EvalFunction
     from ..scheduler.recording import Recording
     from ..scheduler.scheduler import Scheduler
     from .generation import Sample
@@ -313,6 +314,14 @@ class Model(Evaluation):
             yield found
         finally:
             self._graphs.watching = before
+
+    def look_at_nodes(self, look: EvalFunction) -> AbstractContextManager[None]:
+        """A context manager in which `look(node, ask)` sees every node of each evaluation, as an
+        eval callback does: True as the answer to `ask` makes the scheduler compute up to this node
+        and call again with its result, whose data may then be changed. C:
+        ggml_backend_sched_set_eval_callback"""
+        self._check_open()
+        return self._graphs.watched(look)
 
     # --- lifetime
 

@@ -37,6 +37,7 @@ FLOORS = (
     ("releases",),
     ("llama",),
     ("models", "train"),
+    ("conformance",),
     ("cli", "pytest_plugin", "__main__"),
 )
 PLAIN = ("trace", "export", "sim.profiles")  # usable without the native library

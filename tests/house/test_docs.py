@@ -51,6 +51,10 @@ TESTED = {
     ("docs/RELEASES.md", "$ ggml-py releases --check"):
         "test_candidate.test_nothing_newer_is_exit_status_0",
     ("docs/RELEASES.md", "$ ggml-py releases --add"): None,
+    ("docs/CONFORMANCE.md", "$ ggml-py ops"): "test_ops.test_the_page_shows_what_ops_prints",
+    ("docs/CONFORMANCE.md", "$ ggml-py diverge"): "test_diverge.test_the_page_shows_what_happens",
+    ("docs/CONFORMANCE.md", "$ test-backend-ops"):
+        "test_diverge.test_upstreams_program_reads_the_case",
     ("README.md", "$ ggml-py record"): "test_programs.test_the_readme_shows_what_happens",
     ("README.md", "pip install . && ggml-py demo"): TWO_COMMANDS,
     ("README.md", "$ ggml-py demo"): "test_readme.test_the_demo_on_screen_is_what_demo_prints",

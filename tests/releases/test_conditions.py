@@ -51,7 +51,9 @@ def test_a_run_that_was_not_seen_is_an_error():
             condition("buffer_bytes > 3")(made)
 
 
-@pytest.mark.parametrize("text", ["fast", "speed > 3", "splits > many", "fallback on", "splits > -1"])
+@pytest.mark.parametrize(
+    "text", ["fast", "speed > 3", "splits > many", "fallback on", "splits > -1"]
+)
 def test_what_means_nothing(text):
     with pytest.raises(ValueError, match="is no condition: expected one such as"):
         condition(text)

@@ -1,0 +1,12 @@
+"""Whether devices compute right: op by op with upstream's own program, and in a model."""
+
+from .diverge import ModelSide as ModelSide
+from .diverge import diverge as diverge
+from .divergence import Divergence as Divergence
+from .divergence import NodeError as NodeError
+from .op_results import CaseChange as CaseChange
+from .op_results import OpCase as OpCase
+from .op_results import OpResults as OpResults
+from .op_results import OpResultsDiff as OpResultsDiff
+from .op_results import OpRow as OpRow
+from .ops import check_ops as check_ops
