@@ -21,7 +21,7 @@ from ..trace.planned import format_bytes
 from ..trace.record import VIEW_OPS, Capture
 from ..trace.run import WAIT
 from .capture import read_plan
-from .rebuilt import Memory, Places, rebuilt
+from .rebuilt import Places, RebuiltGraph, rebuilt
 from .recording import Recording
 from .refusal import deciding
 from .scheduler import Scheduler
@@ -65,7 +65,7 @@ class _Pinned(NamedTuple):
     """A recorded graph that was made again for a scheduler, and its pins."""
 
     scheduler: Scheduler
-    memory: Memory
+    memory: RebuiltGraph
     pins: list[tuple[Tensor, Backend]]
 
     def pin(self) -> None:
@@ -160,7 +160,7 @@ class AsRecorded:
         except AllocError as error:
             return Observed(reserved, {}, (), None, (), str(error))
 
-    def _computed(self, scheduler: Scheduler, memory: Memory) -> dict[str, Any]:
+    def _computed(self, scheduler: Scheduler, memory: RebuiltGraph) -> dict[str, Any]:
         for tensor in memory.tensors:  # leafs that `reserve` gave memory, which is not cleared
             if tensor.ptr.op == lib.GGML_OP_NONE and tensor.ptr.view_src == ffi.NULL:
                 n = lib.ggml_nbytes(tensor.ptr)
@@ -194,7 +194,7 @@ class AsRecorded:
     def _sizes(self, scheduler: Scheduler) -> dict[str, int]:
         return {backend.name: scheduler.buffer_size(backend) for backend in self._backends}
 
-    def _cannot_compute(self, memory: Memory) -> str:
+    def _cannot_compute(self, memory: RebuiltGraph) -> str:
         """Which op no device here has a kernel for; "" if there is none."""
         cpu = self._devices[-1]
         for tensor in memory.graph.nodes:
@@ -255,7 +255,7 @@ def _check_readers(was: Capture, now: Capture) -> None:
             )
 
 
-def _answering(capture: Capture, places: Places, memory: Memory) -> Any:
+def _answering(capture: Capture, places: Places, memory: RebuiltGraph) -> Any:
     """While it lasts, the devices answer about the graph's nodes as the recorded ones did."""
     ids = {int(ffi.cast("uintptr_t", t.ptr)): i for i, t in enumerate(memory.tensors)}
     places_of = {places.backend_of(b): b for b in range(len(capture.backends))}

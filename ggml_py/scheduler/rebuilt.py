@@ -125,7 +125,7 @@ def _buffer_types(devices: Sequence[Device]) -> Mapping[str, BufferType]:
     return found
 
 
-class Memory(NamedTuple):
+class RebuiltGraph(NamedTuple):
     """The graph that was made, and its tensors by their ids in the record."""
 
     graph: Graph
@@ -133,7 +133,7 @@ class Memory(NamedTuple):
 
 
 @contextlib.contextmanager
-def rebuilt(capture: Capture, places: Places, data: bool = False) -> Iterator[Memory]:
+def rebuilt(capture: Capture, places: Places, data: bool = False) -> Iterator[RebuiltGraph]:
     """The graph of a capture. Tensors that had memory are in buffers of their types: empty ones, so
     that the graph can only be planned, or with `data` zeros, so that it can be computed."""
     size = len(capture.tensors)
@@ -181,7 +181,7 @@ def rebuilt(capture: Capture, places: Places, data: bool = False) -> Iterator[Me
             ffi.new("struct ggml_tensor *[]", leafs), len(leafs), ffi.new("int32_t[]", counts),
         )  # fmt: skip
         graph = stack.enter_context(Graph._borrow(native, context))
-        yield Memory(graph, [Tensor(one, context) for one in raw])
+        yield RebuiltGraph(graph, [Tensor(one, context) for one in raw])
 
 
 def _offsets(buft: BufferType, tensors: Sequence[Any]) -> tuple[list[int], int]:

@@ -63,7 +63,7 @@ ONLY_IN_LIB = {
         "ggml_backend_buft_alloc_buffer_n|ggml_backend_buft_get_alloc_size_n"
     ),
     "done by allocators": (
-        "ggml_backend_buffer_(init_tensor|reset)|ggml_backend_view_init"
+        "ggml_backend_buffer_(init_tensor|reset)"
     ),
     "Backend.device has it": (
         "ggml_backend_guid|ggml_backend_is_(cpu|blas|rpc)"

@@ -48,6 +48,12 @@ TESTED = {
         "test_compare.test_the_page_shows_what_compare_prints",
     ("docs/RELEASES.md", "$ ggml-py bisect"):
         "test_compare.test_bisect_asks_and_says_what_the_page_shows",
+    ("docs/RELEASES.md", "$ ggml-py corpus"): "test_corpus.test_the_session_on_the_page",
+    ("docs/RELEASES.md", "# NAME: MODEL"): "test_ci.test_the_line_on_the_page",
+    ("docs/RELEASES.md", "# .github/workflows"):
+        "test_corpus.test_the_page_names_commands_and_options_that_exist",
+    ("docs/RELEASES.md", "python3 -m venv /tmp/plans"):
+        "test_corpus.test_the_page_names_commands_and_options_that_exist",
     ("docs/RELEASES.md", "$ ggml-py releases --check"):
         "test_candidate.test_nothing_newer_is_exit_status_0",
     ("docs/RELEASES.md", "$ ggml-py releases --add"): None,

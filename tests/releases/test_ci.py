@@ -1,6 +1,7 @@
 """`ggml-py ci`: kept plans against what this build plans now."""
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
@@ -109,6 +110,15 @@ def test_plans_of_a_record_come_after_what_their_scheduler_planned(tmp_path):
     assert first.work.earlier == ()
     assert second.work.earlier == (first.plan,)
     assert ": 0 of 2 cases differ\n" in ok("ci", tmp_path)
+
+
+def test_the_line_on_the_page(tmp_path):
+    (tmp_path / "small.gguf").touch()
+    page = (Path(__file__).resolve().parents[2] / "docs" / "RELEASES.md").read_text()
+    (block,) = re.findall(r"(?s)```\n(# NAME: .*?)```", page)
+    (tmp_path / "cases.txt").write_text(block)
+    (kept,) = kept_in(tmp_path)
+    assert f"{kept.work.name}: small.gguf {' '.join(kept.work.words[1:])}\n" == RECIPE
 
 
 @pytest.mark.parametrize(
