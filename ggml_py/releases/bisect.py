@@ -79,9 +79,8 @@ def bisect(
     tried = [(label, turned(label)) for label in (labels[0], labels[-1])]
     check_names(condition, [made.plan for made in plans(labels[-1]) if made.plan is not None])
     if tried[0][1] or not tried[1][1]:
-        for case, made in zip(cases, plans(labels[0]), strict=True):
-            if made.plan is None:
-                raise ValueError(f"{good} has no plan of {case.name}: {made.error}")
+        if all(made.plan is None for made in plans(labels[0])):
+            raise ValueError(f"{good} has no plan of {cases[0].name}: {plans(labels[0])[0].error}")
         both = "already holds for" if tried[0][1] else "does not hold for"
         raise ValueError(f"{said}: {both} {good if tried[0][1] else bad}, so nothing turns between")
     low, high = 0, len(labels) - 1

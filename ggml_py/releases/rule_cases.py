@@ -42,11 +42,15 @@ def _planned(capture: Capture) -> Plan:
 
 
 def _sinks() -> Capture:
-    """Flash attention of 64 tokens; everything is in host memory. llama.cpp #25800."""
-    fa = _tensor(0, NODE, "fattn", "FLASH_ATTN_EXT", src=(1, 2, 3, 4, 5), offload=_GPU)
-    inputs = [_tensor(i, LEAF, name, flags=("input",)) for i, name in enumerate("qkvm", 1)]
-    sinks = _tensor(5, LEAF, "blk.0.attn_sinks.weight", ne=(64, 1, 1, 1), buffer=0)
-    return _capture([fa], [*inputs, sinks])
+    """Flash attention of 64 tokens with 4 heads; everything is in host memory. llama.cpp #25800."""
+    heads = (64, 64, 4, 1)
+    fa = _tensor(
+        0, NODE, "fattn", "FLASH_ATTN_EXT", src=(1, 2, 3, 4, 5), ne=(64, 4, 64, 1), offload=_GPU
+    )
+    inputs = [_tensor(i, LEAF, name, flags=("input",), ne=heads) for i, name in enumerate("qkv", 1)]
+    mask = _tensor(4, LEAF, "mask", flags=("input",), type="f16")
+    sinks = _tensor(5, LEAF, "blk.0.attn_sinks.weight", ne=(4, 1, 1, 1), buffer=0)
+    return _capture([fa], [*inputs, mask, sinks])
 
 
 def _many_inputs() -> Capture:
@@ -118,7 +122,8 @@ def _tensor(
     offload: int = 0,
     type: str = "f32",
 ) -> TensorRecord:
-    nb = (4, 4 * ne[0], 4 * ne[0] * ne[1], 4 * ne[0] * ne[1] * ne[2])
+    size = 2 if type == "f16" else 4
+    nb = (size, size * ne[0], size * ne[0] * ne[1], size * ne[0] * ne[1] * ne[2])
     return TensorRecord(
         id, kind, name, op, op, type, ne, nb, nb[3] * ne[3], flags, (0,) * 16, src, -1, 0,
         buffer, 1, pin, _BOTH, offload,

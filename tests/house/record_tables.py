@@ -196,12 +196,12 @@ def release_rules() -> str:
         for case, old, new, kind, text, first in record["changes"]
         if first
     ]
-    n, releases = record["n_plans"], len(record["releases"])
-    equal = n - len(record["wrong"])
+    n, refused = record["n_cases"], record["n_refused"]
     lines += [
         "",
-        f"{equal} of {n} plans of {releases} releases are those of the reference by the release's "
-        f"rules ({record['date']}).",
+        f"{n - refused - len(record['wrong'])} of {n - refused} plans of "
+        f"{len(record['releases'])} releases are those of the reference by the release's rules; "
+        f"{refused} graphs are refused by both ({record['date']}).",
     ]
     return "\n".join(lines) + "\n"
 

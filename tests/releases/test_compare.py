@@ -15,6 +15,7 @@ from ggml_py.models.synthetic import LlamaSpec, write_llama
 from ggml_py.releases import Made, bisect, rule_cases
 from ggml_py.scheduler.as_recorded import replay_as_recorded
 from ggml_py.trace import reference
+from ggml_py.trace.reference import CannotPlanError
 from ggml_py.trace.rules import find_release
 
 OLD, NEW = "0.17.0", ggml.enums.UPSTREAM
@@ -24,6 +25,14 @@ SETS = {
     "BLAS": ("-d", "BLAS", "-d", "CPU"),
     "partly": ("-d", "sim:gpu0,profile=rtx4090", "-d", "CPU", "-ngl", "1"),
     "two": ("-d", "sim:gpu0,profile=cuda", "-d", "sim:gpu1,profile=cuda", "-d", "CPU", "-ngl", "9"),
+}  # fmt: skip
+
+
+RECORD = json.loads((REPO / "benchmarks" / "results" / "release_rules.json").read_text())
+# What a release says to more inputs than it has room for, as the benchmark saw it.
+(REFUSED,) = {
+    text.removeprefix("no plan: ").removesuffix(" → plans it")
+    for _case, _old, _new, kind, text, _first in RECORD["changes"] if kind == "error"
 }  # fmt: skip
 
 
@@ -40,9 +49,14 @@ def planned_by_rules(labels, cases, *_more):
         release = find_release(label)
         found.append([])
         for case in cases:
-            settings = case.plan.settings._replace(upstream=release.ggml, build=f"{label}-0")
-            capture = replace(case.plan.capture, settings=settings)
-            found[-1].append(Made(ggml.Plan(capture, reference.plan(capture).outcome)))
+            try:
+                for plan in (*case.earlier, case.plan):
+                    settings = plan.settings._replace(upstream=release.ggml, build=f"{label}-0")
+                    capture = replace(plan.capture, settings=settings)
+                    made = Made(ggml.Plan(capture, reference.plan(capture).outcome))
+            except CannotPlanError:
+                made = Made(None, REFUSED)
+            found[-1].append(made)
     return found
 
 
@@ -59,14 +73,14 @@ def test_bisect_asks_and_says_what_the_page_shows(by_rules):
     assert (verb, dashes) == ("bisect", "--")
     found = bisect(good, bad, rule_cases(), " ".join(that))
     # What the two releases do besides planning was seen by the benchmark, natively.
-    record = json.loads((REPO / "benchmarks" / "results" / "release_rules.json").read_text())
-    (row,) = found.comparison.different
+    (row,) = found.comparison.different  # both refuse the case that has no plan
     seen = [
-        f"  {kind}: {text}\n" for case, old, new, kind, text, _first in record["changes"]
+        f"  {kind}: {text}\n" for case, old, new, kind, text, _first in RECORD["changes"]
         if (case, old, new) == (row.case, found.last, found.first) and kind in ("memory", "run")
     ]  # fmt: skip
     assert seen
-    assert f"{found}\n{''.join(seen)}" == shown
+    rule = f"  rule: {row.changes[0].text}\n"
+    assert f"{found}\n".replace(rule, rule + "".join(seen)) == shown
 
 
 @pytest.mark.parametrize(
@@ -156,7 +170,7 @@ def test_the_rules_that_changed_are_found_natively(folder):
     assert found == {
         "attention sinks in host memory": ["ignore_weights"],
         "a split with 70 inputs": ["input_limit"],
-        "a split with 70 inputs, after one with 31": ["input_limit"],
+        "a split with 70 inputs, after one with 31": [],  # the older one has no plan
         "graph inputs of a pipeline": ["graph_inputs_pass"],
         "a reserve with pins": [], "experts in host memory": [],
     }  # fmt: skip
@@ -164,9 +178,11 @@ def test_the_rules_that_changed_are_found_natively(folder):
     (experts,) = (row for row in data["cases"] if row["case"].startswith("experts"))
     assert any("'blk.0.ffn_up_exps.weight' to gpu0 16.5 KiB → 128.0 KiB" in change["text"]
                for change in experts["run"])  # fmt: skip
-    assert all(side["waits"] for row in data["cases"] for side in row["observed"])
+    assert all(side["waits"] for row in planned for side in row["observed"])
+    *planned, refused = data["cases"]
     # Upstream's scheduler of either release and the reference by its rules: equal plans.
-    assert all(row["reference_agrees"] == [True, True] for row in data["cases"])
+    assert all(row["reference_agrees"] == [True, True] for row in planned)
+    assert (refused["errors"], refused["reference_agrees"]) == ([REFUSED, ""], [None, True])
     allowed = folder / "allowed"
     allowed.write_text("attention *  # known\na split*\ngraph inputs*\nexperts in host memory\n")
     assert "5 of these are in" in ok(
