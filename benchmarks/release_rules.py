@@ -92,7 +92,9 @@ def refused(label: str, case: Work) -> bool:
     return False
 
 
-def write(rows: list[list[str]], labels: list[str], wrong: list, n: tuple[int, int], seconds: float) -> None:
+def write(
+    rows: list[list[str]], labels: list[str], wrong: list, n: tuple[int, int], seconds: float
+) -> None:
     """Writes the record."""
     commit = subprocess.run(
         ["git", "rev-parse", "HEAD"], cwd=REPO, capture_output=True, text=True, check=True
