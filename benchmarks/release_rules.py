@@ -72,8 +72,8 @@ def main() -> int:
     n = len(labels) * len(cases)
     said = wrong or "none"
     print(
-        f"{n} cases of {len(labels)} releases, {n_refused} refused by both; not as the reference, or "
-        f"unexplained: {said}"
+        f"{n} cases of {len(labels)} releases, {n_refused} refused by both; not as the reference, "
+        f"or unexplained: {said}"
     )
     if args.write:
         write(rows, labels, wrong, (n, n_refused), time.monotonic() - start)
@@ -102,7 +102,8 @@ def write(
     record = {
         "command": "python benchmarks/release_rules.py --write",
         "date": str(datetime.date.today()), "commit": commit, "seconds": round(seconds),
-        "equal": not wrong, "releases": labels, "n_cases": n[0], "n_refused": n[1], "wrong": wrong, "changes": rows,
+        "equal": not wrong, "releases": labels, "n_cases": n[0], "n_refused": n[1],
+        "wrong": wrong, "changes": rows,
         "patterns": list(PATTERNS), "about": search.hashes(PATTERNS),
     }  # fmt: skip
     target = REPO / "benchmarks" / "results" / "release_rules.json"
