@@ -12,6 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from ggml_py import builds
+from ggml_py.boundary.ffi import BUILD
+
 REPO = Path(__file__).resolve().parents[2]
 WHERE = (
     "import ggml_py, ggml_py.builds as b; "
@@ -134,3 +137,15 @@ def test_a_clone_where_nothing_is_installed_says_that(clone):
     assert str(clone / "ggml_py" / "native" / "lib") in lines[0]
     assert "python build_ggml.py" in lines[0]
     assert lines[-1].startswith("ggml_py.errors.NotBuiltError: ggml_py has no native library yet")
+
+
+def test_a_build_of_a_checkout_is_not_taken_unless_it_is_named(monkeypatch):
+    """`compare --source` makes one, newer than the others; other verbs go on with the release."""
+    checkout = {**BUILD, "key": f"{BUILD['ggml_version']}-source-12345678", "package": None}
+    checkout |= {"label": f"{BUILD['ggml_version']}-source", "version": None}
+    monkeypatch.setattr(builds, "builds", lambda: [checkout, dict(BUILD)])
+    assert builds.select(None)["key"] == BUILD["key"]
+    assert builds.select(checkout["key"])["key"] == checkout["key"]
+    assert builds.select(checkout["label"])["key"] == checkout["key"]
+    monkeypatch.setattr(builds, "builds", lambda: [checkout])
+    assert builds.select(None)["key"] == checkout["key"]  # there is no other
