@@ -66,7 +66,7 @@ def command(
             "look at the changes, and commit them"
         )
     kept = kept_in(Path(folder))
-    release = upstream or source
+    release = upstream or (source and str(Path(source).resolve()))
     key = str(current()["key"]) if release is None else prepared(release, not no_build)
     name = release or str(current()["label"])
     works = [one.work for one in kept]

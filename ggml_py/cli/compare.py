@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import click
@@ -55,7 +56,7 @@ def command(
     """
     from ..releases import compare
 
-    releases += (source,) if source is not None else ()
+    releases += (str(Path(source).resolve()),) if source is not None else ()
     if len(releases) != 2:
         raise click.UsageError(
             f"{counted(len(releases), 'release')} given: name two with --upstream, or one and "
