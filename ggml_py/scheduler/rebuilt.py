@@ -208,6 +208,13 @@ def _tensor(context: Context, t: TensorRecord) -> Any:
     tensor.op = op
     for i, word in enumerate(t.op_params):
         tensor.op_params[i] = word
+    if kinds := _KINDS.get(t.op):  # releases number them otherwise
+        if t.op_desc not in kinds:
+            raise ArgumentError(
+                f"'{t.name}' is a {t.op_desc} of type {t.type}: release {enums.UPSTREAM} has no "
+                "such op"
+            )
+        tensor.op_params[0] = kinds[t.op_desc]
     tensor.flags = sum(_FLAGS.get(flag, 0) for flag in t.flags)  # older releases have fewer
     return tensor
 
@@ -215,3 +222,8 @@ def _tensor(context: Context, t: TensorRecord) -> Any:
 _OPS = {text(lib.ggml_op_name(op)): int(op) for op in enums.Op if op.name != "COUNT"}
 _TYPES = {text(lib.ggml_type_name(t)): int(t) for t in enums.Type if t.name != "COUNT"}
 _FLAGS = {flag.name.lower(): int(flag) for flag in enums.TensorFlag if flag.name}
+# The numbers of the ops that are one op with a kind in op_params[0].
+_KINDS = {
+    "UNARY": {text(lib.ggml_unary_op_name(k)): int(k) for k in enums.UnaryOp if k.name != "COUNT"},
+    "GLU": {text(lib.ggml_glu_op_name(k)): int(k) for k in enums.GluOp if k.name != "COUNT"},
+}

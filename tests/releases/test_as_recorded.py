@@ -125,3 +125,27 @@ def test_an_op_that_the_release_lacks_is_the_cases_error():
     new, old = plans_under([current()["key"]], works)[0]
     assert new.plan is None and "has no such op" in new.error
     assert old.plan.outcome == EXPERTS.outcome
+
+
+KINDS = {"UNARY": ggml.enums.UnaryOp, "GLU": ggml.enums.GluOp}
+
+
+@pytest.mark.parametrize("op", KINDS)
+def test_kinds_of_an_op_go_by_their_names(op):
+    """0.9.4 numbers GELU_ERF 14, which is EXPM1 since 0.9.5."""
+    for kind in KINDS[op]:
+        if kind.name == "COUNT":
+            continue
+        (first, *rest) = CASES["a reserve with pins"].capture.tensors
+        # The number is that of another release.
+        first = first._replace(op=op, op_desc=kind.name, op_params=(99, *first.op_params[1:]))
+        capture = replace(CASES["a reserve with pins"].capture, tensors=(first, *rest))
+        again = replay_as_recorded(ggml.Plan(capture, CASES["a reserve with pins"].outcome))
+        assert again.capture.tensors[0].op_desc == kind.name
+        assert (again.capture.tensors[0].op_params or (0,))[0] == kind
+
+
+def test_a_kind_that_the_release_lacks_is_the_cases_error():
+    plan = changed(EXPERTS, op="GLU", op_desc="SWIGLU_2030")
+    with pytest.raises(ggml.ArgumentError, match=r"is a SWIGLU_2030 .* has no such op"):
+        replay_as_recorded(plan)
