@@ -206,6 +206,26 @@ def release_rules() -> str:
     return "\n".join(lines) + "\n"
 
 
+# --- benchmarks/corpus_releases.py
+
+
+def corpus_releases() -> str:
+    """How each release plans the corpus."""
+    record = json.loads((RESULTS / "corpus_releases.json").read_text())
+    lines = [
+        "| release | plans | as the reference | ops that it lacks | changed since the one before |",
+        "|---|---:|---:|---:|---|",
+    ]
+    for label, row in record["releases"].items():
+        changed = ", ".join(f"{what}: {n}" for what, n in row.get("changed", {}).items())
+        lines.append(
+            f"| {label} | {row['planned']} | {row['planned'] - len(row['wrong'])} | "
+            f"{sum(row['errors'].values())} | {changed} |"
+        )
+    lines += ["", f"`{record['command']}`, {record['date']}."]
+    return "\n".join(lines) + "\n"
+
+
 # --- the pages
 
 TABLES = {  # page, name there: table
@@ -217,6 +237,7 @@ TABLES = {  # page, name there: table
     ("ARCHITECTURES.md", "benchmarks/any_model.py"): by_architecture,
     ("ANY_PROGRAM.md", "benchmarks/record_programs.py"): programs,
     ("RELEASES.md", "benchmarks/release_rules.py"): release_rules,
+    ("RELEASES.md", "benchmarks/corpus_releases.py"): corpus_releases,
 }
 
 
