@@ -11,7 +11,7 @@ import click
 from ..errors import ArgumentError
 from .shared.bar import bar
 from .shared.options import as_json
-from .shared.reports import report, report_options
+from .shared.reports import FILES, check_reports, report, report_options
 
 
 @click.command("ci", short_help="Compare a project's kept plans with what its ggml plans now.")
@@ -45,7 +45,8 @@ def command(
     \b
     NAME: MODEL OPTIONS of ggml-py plan
 
-    Exit status: 0 if nothing differs that --allow does not name, 1 otherwise. After --update it is
+    Exit status: 0 if everything is planned and nothing differs, but for what --allow names; 1
+    otherwise. After --update it is
     0 if everything could be planned.
 
     \b
@@ -65,6 +66,7 @@ def command(
             "--update in CI would accept whatever the plans are now: run it on your own machine, "
             "look at the changes, and commit them"
         )
+    check_reports(reported["allow"], (reported[kind] for kind in FILES))
     kept = kept_in(Path(folder))
     release = upstream or (source and str(Path(source).resolve()))
     key = str(current()["key"]) if release is None else prepared(release, not no_build)
@@ -78,7 +80,7 @@ def command(
             click.echo(f"kept {path}")
         return
     found = compared("kept", name, works, [one.made for one in kept], made)
-    click.get_current_context().exit(report(found, **reported))
+    click.get_current_context().exit(report(found, must_plan=True, **reported))
 
 
 def _no_plan(works: Any, made: Any) -> None:

@@ -11,7 +11,7 @@ from ..trace.names import counted
 from .shared.bar import bar
 from .shared.cases import PLAN_OPTIONS, cases_of
 from .shared.options import as_json
-from .shared.reports import report, report_options
+from .shared.reports import FILES, check_reports, report, report_options
 
 
 @click.command(
@@ -62,6 +62,7 @@ def command(
             f"{counted(len(releases), 'release')} given: name two with --upstream, or one and "
             "--source DIR"
         )
+    check_reports(reported["allow"], (reported[kind] for kind in FILES))
     cases = cases_of(sources)
     with bar(f"planning {len(cases)} cases twice", at_once=True) as show:
         found = compare(*releases, cases, build=not no_build, jobs=jobs, progress=show)

@@ -43,7 +43,7 @@ def make(folder: str, models: tuple[str, ...]) -> None:
     two, with the experts and with the cache in host memory; each time what libllama reserves, a
     prompt of 64 tokens, and one token. Weights are not read.
 
-    Models that have been planned are left out when the command is repeated. Exit status 1 if a
+    Plans that are there stay; another plan in a file of that name is an error. Exit status 1 if a
     model gave no plan at all.
     """
     from ..llama.corpus import corpus_plans
@@ -54,15 +54,14 @@ def make(folder: str, models: tuple[str, ...]) -> None:
     written, without = 0, []
     with bar(f"planning {len(models)} models", at_once=True) as show:
         for i, model in enumerate(map(Path, models)):
-            if not any(Path(folder).glob(f"{_escaped(model.stem)}.*")):
-                rows = list(corpus_plans(model))
-                plans = [(label, plan) for label, plan in rows if isinstance(plan, Plan)]
-                written += corpus.add(model.stem, plans, anew=True)
-                said = dict.fromkeys(text for _label, text in rows if isinstance(text, str))
-                for text in said:
-                    labels = [label for label, other in rows if other == text]
-                    click.echo(f"{model.name}: {', '.join(labels)}: {text}", err=True)
-                without += [] if plans else [model.name]
+            rows = list(corpus_plans(model))
+            plans = [(label, plan) for label, plan in rows if isinstance(plan, Plan)]
+            written += corpus.add(model.stem, plans, anew=True)
+            said = dict.fromkeys(text for _label, text in rows if isinstance(text, str))
+            for text in said:
+                labels = [label for label, other in rows if other == text]
+                click.echo(f"{model.name}: {', '.join(labels)}: {text}", err=True)
+            without += [] if plans else [model.name]
             show((i + 1) / len(models))
     click.echo(f"{counted(written, 'plan')} written to {folder}")
     if without:
@@ -104,7 +103,3 @@ def _plans(source: str) -> Iterator[tuple[str, Plan]]:
     if plan is None:
         raise ValueError(f"{source} is a model: `ggml-py corpus make` plans it")
     yield "plan", plan
-
-
-def _escaped(stem: str) -> str:
-    return re.sub(r"([\[\]*?])", r"[\1]", stem)

@@ -10,21 +10,26 @@ item ends with a line on standard output. A process that dies leaves what it had
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
 
 from ..errors import GgmlError
+from ..files.writing import write_whole
 from ..plan import Plan
 from ..scheduler.as_recorded import AsRecorded, Observed
 
+STOPPED = 3  # exit status: the other items would fail, too
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 _OTHERWISE = "the devices that stand in for those of the plan lead to another plan"
 
 
 def main() -> int:
     """Does the items of the job in their order."""
-    job = json.loads(Path(sys.argv[1]).read_text())
+    job, parent = json.loads(Path(sys.argv[1]).read_text()), os.getppid()
     with contextlib.ExitStack() as stack:
         current: AsRecorded | None = None  # the scheduler of the item before, if this one goes on
         for item in job["items"]:
@@ -38,8 +43,13 @@ def main() -> int:
                 if not item["goes_on"]:
                     current = None
             except (GgmlError, ValueError, OSError) as error:
-                Path(f"{out}.error").write_text(str(error))
+                if isinstance(error, OSError) and error.errno in _NO_ROOM:
+                    print(f"error: {error}: no room for plans", file=sys.stderr)
+                    return STOPPED
+                write_whole(f"{out}.error", str(error).encode())
                 current = None
+            if os.getppid() != parent:  # nobody waits for the rest
+                return STOPPED
             print(flush=True)
     return 0
 
@@ -61,7 +71,7 @@ def _one(scheduler: AsRecorded, plan: Plan, item: dict[str, Any], out: Path) -> 
         if not item["own"]:
             again.to_json(out)
         seen = scheduler.observe(plan)
-    Path(f"{out}.observed").write_text(json.dumps(seen))
+    write_whole(f"{out}.observed", json.dumps(seen).encode())
 
 
 if __name__ == "__main__":

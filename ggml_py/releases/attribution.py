@@ -217,5 +217,7 @@ def _graph_text(a: Capture, b: Capture) -> str:
     if not pairs:
         return f"another graph: {len(b.tensors)} tensors, not {len(a.tensors)}"
     t, u = pairs[0]
-    now, was = (f"'{one.name}' ({one.op_desc})" for one in (u, t))
+    now, was = (f"'{one.name}' ({one.op_desc} {one.type} {list(one.ne)})" for one in (u, t))
+    if now == was:  # it reads other tensors, or is no longer an input
+        return f"another graph: the first difference is what {now} is made of"
     return f"another graph: the first difference is {now}, before {was}"

@@ -23,20 +23,25 @@ class Bisection:
     last: str
     first: str
     tried: tuple[tuple[str, bool], ...]  # release, whether it holds
+    unknown: tuple[str, ...]  # those that have no plan of a case for which it holds in `first`
     comparison: Comparison  # of these two
 
     def __str__(self) -> str:
-        steps = ", ".join(f"{release} {'yes' if held else 'no'}" for release, held in self.tried)
-        return (
-            f"{self.condition}: not in {self.last}, and first in {self.first} (asked: {steps})\n"
-            f"{self.comparison}"
+        steps = ", ".join(
+            f"{release} {'yes' if held else 'no plan' if release in self.unknown else 'no'}"
+            for release, held in self.tried
         )
+        before = f"not in {self.last}, and first in {self.first}"
+        if self.last in self.unknown:
+            before = f"first seen in {self.first}; {self.last} has no plan, so it may be older"
+        return f"{self.condition}: {before} (asked: {steps})\n{self.comparison}"
 
     def to_dict(self) -> dict[str, Any]:
         """As data that `json` can write."""
         return {
             "condition": self.condition, "last": self.last, "first": self.first,
-            "tried": [list(one) for one in self.tried], "comparison": self.comparison.to_dict(),
+            "tried": [list(one) for one in self.tried], "unknown": list(self.unknown),
+            "comparison": self.comparison.to_dict(),
         }  # fmt: skip
 
 
@@ -94,7 +99,14 @@ def bisect(
             progress(min(1.0, (len(tried) - 2) / steps))
     ends = labels[low], labels[high]
     found = compared(*ends, cases, *map(plans, ends))
-    return Bisection(said, labels[low], labels[high], tuple(tried), found)
+    there = list(map(held, plans(labels[high])))
+    unknown = [
+        label for label, now in tried
+        if not now and any(
+            a and made.plan is None for a, made in zip(there, plans(label), strict=True)
+        )
+    ]  # fmt: skip
+    return Bisection(said, labels[low], labels[high], tuple(tried), tuple(unknown), found)
 
 
 def _between(good: str, bad: str) -> list[str]:

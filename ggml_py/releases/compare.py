@@ -89,7 +89,7 @@ class Comparison:
         )
         return tuple(
             release for release, sides_made in sides
-            if any(m.plan is not None and m.plan.planner == "reference" for m in sides_made)
+            if any(m.observed and m.plan and m.plan.planner == "reference" for m in sides_made)
         )  # fmt: skip
 
     def headline(self) -> str:
@@ -97,7 +97,8 @@ class Comparison:
         n, failed = len(self.different), sum(row.diff is None for row in self.rows)
         cases = counted(len(self.rows), "case")
         without = f"; {counted(failed, 'case')} without a plan in one or both" if failed else ""
-        return f"{self.before} → {self.after}: {n} of {cases} differ{'s' * (n == 1)}{without}"
+        differ = "differs" if 1 in (n, len(self.rows)) else "differ"
+        return f"{self.before} → {self.after}: {n} of {cases} {differ}{without}"
 
     def __str__(self) -> str:
         lines = [self.headline()]

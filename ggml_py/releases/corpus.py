@@ -35,10 +35,10 @@ class Corpus:
         anew: bool = False,
     ) -> int:
         """Writes plans, each into a file `name.label.json.gz`. One that decides the same about the
-        same graph as a plan that is there is left out; with `anew` only those added before by this
-        object count. Without `names` those of tensors are replaced (`nameless`). Returns how many
-        were written. Raises ValueError for a plan that has not the answers of the backends, and if
-        a file of that name has another plan."""
+        same graph as a plan that is there is left out; with `anew` only those that this object was
+        given before count, and the file of that name. Without `names` those of tensors are replaced
+        (`nameless`). Returns how many were written. Raises ValueError for a plan that has not the
+        answers of the backends, and if a file of that name has another plan."""
         written = 0
         for label, one in plans:
             one.capture.check_answers()
@@ -48,6 +48,9 @@ class Corpus:
                 continue
             path = self.folder / f"{name}.{label}{PLAN}"
             if path.exists():
+                if _content(Plan.from_json(path)) == content:
+                    self._added.add(content)
+                    continue
                 raise ValueError(f"{path} is there with another plan: choose another name")
             plan.to_json(path)
             self._added.add(content)

@@ -10,6 +10,7 @@ of records (`NAME.ggrec`), are planned again with the answers that were recorded
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import NamedTuple
 
 from ..plan import Plan
 from ..record.session import Record
+from .attribution import changes
 from .work import Made, Work
 
 CASES, PLAN, RECORD = "cases.txt", ".json.gz", ".ggrec"
@@ -45,8 +47,6 @@ def kept_in(folder: Path) -> list[Kept]:
             name = path.name.removesuffix(PLAN)
             plan = _read(path)
             words = recipes.pop(name, None)
-            if words is None:
-                plan.capture.check_answers()
             work = Work(name, plan=plan) if words is None else Work(name, words)
             found.append(Kept(work, plan, path))
         elif path.name.endswith(RECORD):
@@ -58,7 +58,7 @@ def kept_in(folder: Path) -> list[Kept]:
         raise ValueError(
             f"{folder} keeps no plans: expected files *{PLAN} or *{RECORD}, or {CASES}"
         )
-    return sorted(found, key=lambda kept: kept.work.name)
+    return sorted(found, key=lambda kept: _natural(kept.work.name))
 
 
 def kept_of_record(record: Record, name: str) -> list[Kept]:
@@ -78,16 +78,26 @@ def update(kept: Sequence[Kept], made: Sequence[Made]) -> list[Path]:
     """Writes the plans that differ from the kept ones, or were not kept. Returns their files."""
     written = []
     for one, now in zip(kept, made, strict=True):
-        same = one.plan is not None and now.plan is not None and not one.plan.diff(now.plan)
+        same = (
+            one.plan is not None and now.plan is not None
+            and not one.plan.diff(now.plan) and not changes(one.plan, now.plan)
+        )  # fmt: skip
         if one.path is not None and now.plan is not None and not same:
             now.plan.to_json(one.path)
             written.append(one.path)
     return written
 
 
+def _natural(name: str) -> list[tuple[int, str]]:
+    """For sorting: numbers by their value, so that plan 10 of a record comes after plan 9."""
+    return [(int(part) if part.isdigit() else -1, part) for part in re.split(r"(\d+)", name)]
+
+
 def _read(path: Path) -> Plan:
     try:
-        return Plan.from_json(path)
+        plan = Plan.from_json(path)
+        plan.capture.check_answers()
+        return plan
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
 
@@ -97,7 +107,11 @@ def _recipes(folder: Path) -> dict[str, tuple[str, ...]]:
     if not path.is_file():
         return {}
     found: dict[str, tuple[str, ...]] = {}
-    for number, line in enumerate(path.read_text("utf-8").splitlines(), 1):
+    try:
+        text = path.read_text("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not UTF-8: {error}") from None
+    for number, line in enumerate(text.splitlines(), 1):
         if not line.strip() or line.lstrip().startswith("#"):
             continue
         name, colon, words = line.partition(":")

@@ -20,9 +20,11 @@ from ..errors import NotBuiltError
 from ..plan import Plan
 from ..scheduler.as_recorded import Observed, RunCopy
 from ..trace.rules import find_release
+from .again import STOPPED
 from .work import Made, Work
 
 Progress = Callable[[float], None]
+_STOPPED, _GRACE = "stopped: ", 2.0  # seconds
 _Item = dict[str, Any]  # as `again` takes them
 
 
@@ -90,8 +92,14 @@ class _Planning:
         """Ends the processes."""
         with self._lock:
             self._stopped = True
-            for process in self._running:
-                process.terminate()
+            running = list(self._running)
+        for process in running:
+            process.terminate()
+        for process in running:
+            try:
+                process.wait(_GRACE)
+            except subprocess.TimeoutExpired:
+                process.kill()  # ends a stopped one, too
 
     def part(self, key: str, part: range) -> list[Made]:
         """What a build makes of some of the cases."""
@@ -127,10 +135,12 @@ class _Planning:
             job.write_text(json.dumps({"size": self._size, "items": items}))
             said = self._run(key, "ggml_py.releases.again", str(job), lines=self._tell)
             undone = [item for item in items if not _finished(item["out"])]
-            if undone:
-                errors[undone[0]["case"]] = said or "the process ended before it was done"
+            # One may have ended the process; what stopped it keeps the others from being done, too.
+            for item in undone if said.startswith(_STOPPED) else undone[:1]:
+                text = said.removeprefix(_STOPPED)
+                errors[item["case"]] = text or "the process ended before it was done"
                 self._tell()
-            items = undone[1:]
+            items = [] if said.startswith(_STOPPED) else undone[1:]
         return errors
 
     def _run(self, key: str, *words: str, lines: Callable[[], None] | None = None) -> str:
@@ -155,6 +165,8 @@ class _Planning:
                 self._running.discard(process)
             errors.seek(0)
             said = errors.read().decode("utf-8", "replace").strip().splitlines()
+        if status == STOPPED:
+            return _STOPPED + (said[-1] if said else "").removeprefix("error: ")
         if status < 0:
             return f"the process ended with signal {-status}"
         return (said[-1] if said else f"exit status {status}").removeprefix("error: ") * bool(
@@ -171,7 +183,10 @@ class _Planning:
         with contextlib.suppress(FileNotFoundError):
             error = Path(f"{out}.error").read_text()
         if not out.is_file():
-            return Made(None, error)
+            return Made(None, error or "it was not planned, and nothing says why")
+        plan = Plan.from_json(out)
+        if plan.planner == "reference" and self._cases[c].plan is None:
+            return Made(None, "a plan of --what-if: the reference made it, and no release")
         seen = Observed({}, {}, (), None, (), error)
         with contextlib.suppress(FileNotFoundError):
             data = json.loads(Path(f"{out}.observed").read_text())
@@ -179,7 +194,7 @@ class _Planning:
                 data[0], data[1], tuple(data[2]), data[3],
                 tuple(RunCopy(*one) for one in data[4]), data[5],
             )  # fmt: skip
-        return Made(Plan.from_json(out), "", seen)
+        return Made(plan, "", seen)
 
 
 def _finished(out: str) -> bool:

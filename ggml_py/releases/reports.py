@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection
 from html import escape
 from xml.etree import ElementTree
@@ -35,6 +36,10 @@ def to_junit(found: Comparison, unexpected: Collection[str]) -> str:
     suites = ElementTree.Element("testsuites")
     suites.append(suite)
     ElementTree.indent(suites)
+    for element in suites.iter():
+        element.text = _plain(element.text or "") or None
+        for key, value in element.items():
+            element.set(key, _plain(value))
     return ElementTree.tostring(suites, encoding="unicode", xml_declaration=True) + "\n"
 
 
@@ -50,14 +55,18 @@ def to_markdown(found: Comparison, unexpected: Collection[str]) -> str:
     if len(rows) > _SHOWN:
         lines.append(f"| and {counted(len(rows) - _SHOWN, 'more case')} | | |")
     if rows:
-        lines += ["", "<details><summary>Why</summary>", "", "```text"]
-        for row in rows[:_SHOWN]:
-            lines += [f"{row.case}:", *(f"  {text}" for text in details(row))]
-        lines += ["```", "", "</details>"]
+        why = [
+            text for row in rows[:_SHOWN]
+            for text in (f"{row.case}:", *(f"  {text}" for text in details(row)))
+        ]  # fmt: skip
+        longest = max((len(run) for run in re.findall("`+", "\n".join(why))), default=0)
+        fence = "`" * max(3, longest + 1)
+        lines += ["", "<details><summary>Why</summary>", "", f"{fence}text", *why, fence]
+        lines += ["", "</details>"]
     without = [row for row in found.rows if all(row.errors)]
     if without:
         lines += ["", f"Without a plan on either side: {', '.join(row.case for row in without)}"]
-    return "\n".join(lines) + "\n"
+    return _plain("\n".join(lines)) + "\n"
 
 
 def details(row: Compared) -> list[str]:
@@ -75,7 +84,7 @@ def to_html(found: Comparison, unexpected: Collection[str]) -> str:
     return (
         '<!doctype html><html lang="en"><meta charset="utf-8">'
         f"<title>{escape(found.headline())}</title><style>{_STYLE}</style>"
-        f"<h1>{escape(found.headline())}</h1>{rows}</html>\n"
+        f"<h1>{escape(found.headline())}</h1>{_plain(rows)}</html>\n"
     )
 
 
@@ -121,7 +130,15 @@ def _strip(plan: Plan) -> str:
 
 
 def _cell(text: str) -> str:
-    return text.replace("|", "\\|").replace("\n", " ")
+    """For a cell of a Markdown table, where names mean nothing but themselves."""
+    return re.sub(r"([\\`*_\[\]|])", r"\\\1", escape(text, quote=False)).replace("\n", " ")
+
+
+def _plain(text: str) -> str:
+    """Without what XML cannot have, and what a terminal would obey: names may have any bytes."""
+    return re.sub(
+        r"[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff\ufffe\uffff]", "\N{REPLACEMENT CHARACTER}", text
+    )
 
 
 _STYLE = """

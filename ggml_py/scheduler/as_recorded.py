@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from ..backends.backend import Backend
@@ -127,7 +128,11 @@ class AsRecorded:
                     again = read_plan(lib.gp_sched_read, scheduler.ptr, graph.ptr, {})
             scheduler.reset()
         _check_readers(capture, again.capture)
-        return again
+        named = [
+            now._replace(name=was.name, device=was.device)
+            for was, now in zip(capture.backends, again.capture.backends, strict=True)
+        ]  # fmt: skip
+        return Plan(replace(again.capture, backends=tuple(named)), again.outcome, again.planner)
 
     def observe(self, plan: Plan) -> Observed:
         """What this release does with the graph on a new scheduler: `reserve` with the pins, then
@@ -219,6 +224,15 @@ def _stand_ins(capture: Capture, stack: contextlib.ExitStack) -> list[Device]:
     here = {device.name: device for device in all_devices()}
     last = len(capture.backends) - 1
     found: list[Device] = []
+    names = [backend.device for backend in capture.backends]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise ArgumentError(f"two backends of the plan are on {twice}: nothing here can stand in")
+    if any(backend.device_type == "META" for backend in capture.backends):
+        raise ArgumentError(
+            "the plan is of a model split by tensors (-sm tensor): nothing here can stand in for "
+            "its meta device"
+        )
     for b, recorded in enumerate(capture.backends):
         if b == last and recorded.device_type == "CPU":
             found.append(here["CPU"])

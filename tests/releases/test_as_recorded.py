@@ -127,6 +127,21 @@ def test_an_op_that_the_release_lacks_is_the_cases_error():
     assert old.plan.outcome == EXPERTS.outcome
 
 
+def test_two_backends_on_one_device_are_refused():
+    capture = EXPERTS.capture
+    gpu, cpu = capture.backends
+    twice = replace(capture, backends=(gpu, gpu, cpu))
+    with pytest.raises(ggml.ArgumentError, match="two backends of the plan are on gpu0"):
+        replay_as_recorded(ggml.Plan(twice, EXPERTS.outcome))
+
+
+def test_backends_keep_their_recorded_names():
+    backends = [one._replace(name=f"Recorded {one.name}") for one in EXPERTS.capture.backends]
+    capture = replace(EXPERTS.capture, backends=tuple(backends))
+    plan = ggml.Plan(capture, EXPERTS.outcome)
+    assert not plan.diff(replay_as_recorded(plan))
+
+
 KINDS = {"UNARY": ggml.enums.UnaryOp, "GLU": ggml.enums.GluOp}
 
 

@@ -123,7 +123,8 @@ def test_another_graph_is_said_to_be_one():
     other = under(sinks, "0.26.0", **with_tensor(sinks, 0, op="SOFT_MAX", op_desc="SOFT_MAX"))
     (change,) = changes(sinks, other)
     assert change.kind == "graph"
-    assert "the first difference is 'fattn' (SOFT_MAX), before 'fattn'" in change.text
+    shown = "the first difference is 'fattn' (SOFT_MAX f32 [64, 4, 64, 1]), before 'fattn' (FLASH_"
+    assert shown in change.text
 
 
 def test_what_nothing_explains_is_called_unknown():

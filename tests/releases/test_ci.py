@@ -8,6 +8,7 @@ from xml.etree import ElementTree
 
 import graphs
 import pytest
+from build_support import small_disk
 from cli_runs import fails, ok, run
 
 import ggml_py as ggml
@@ -148,3 +149,84 @@ def test_other_mistakes(tmp_path):
     assert "takes no options" in fails(
         "compare", "--upstream", "0.17.0", "--upstream", "0.26.0", tmp_path, "-ngl", "3", code=2
     )
+
+
+def test_what_was_never_planned_fails(folder):
+    """Neither a kept plan nor one now: there is nothing that could pass."""
+    write_llama(folder / "small.gguf", LlamaSpec(n_layer=2, n_vocab=512))
+    (folder / "cases.txt").write_text("wrong: small.gguf --no-such-option\n")
+    done = run("ci", folder, "--junit", folder / "out.xml")
+    assert done.returncode == 1 and "No such option" in done.stdout
+    (suite,) = ElementTree.parse(folder / "out.xml").getroot()
+    assert suite.get("failures") == "1"
+
+
+def test_a_plan_of_a_what_if_is_no_releases(folder):
+    write_llama(folder / "small.gguf", LlamaSpec(n_layer=2, n_vocab=512))
+    (folder / "cases.txt").write_text(RECIPE.rstrip() + " --what-if upstream=0.17.0\n")
+    assert "a plan of --what-if" in fails("ci", folder, "--update")
+    # A kept one is planned natively, and nothing is said about builds.
+    kept = CASES["experts in host memory"].what_if(op_offload=False)
+    kept.to_json(folder / "experts.json.gz")
+    (folder / "cases.txt").unlink()
+    said = ok("ci", folder)
+    assert ": 0 of 2 cases differ\n" in said and "causes" not in said
+
+
+def test_update_writes_whatever_makes_ci_fail(folder):
+    write_llama(folder / "small.gguf", LlamaSpec(n_layer=2, n_vocab=512))
+    (folder / "cases.txt").write_text("a: small.gguf -d CPU -n 64\n")
+    ok("ci", folder, "--update")
+    (folder / "cases.txt").write_text("a: small.gguf -d CPU -n 65\n")
+    done = run("ci", folder)
+    assert done.returncode == 1 and re.search(r"\[\d+, 65, 1, 1\]\), before .*64", done.stdout)
+    assert "a.json.gz" in ok("ci", folder, "--update")
+    assert ": 0 of 3 cases differ\n" in ok("ci", folder)
+
+
+def test_a_full_disk_is_an_error_of_every_case(folder, tmp_path_factory, monkeypatch):
+    disk = tmp_path_factory.mktemp("disk")
+    for size in (12, 16, 20, 24, 28, 36):
+        with small_disk(disk / str(size), size / 1024) as full:
+            monkeypatch.setenv("TMPDIR", str(full))
+            done = run("ci", folder)
+            monkeypatch.delenv("TMPDIR")
+        if done.returncode == 0:  # there was room enough
+            assert done.stdout.endswith(": 0 of 2 cases differ\n")
+            continue
+        assert done.returncode == 1 and size < 36, done.stdout
+        assert "No space left" in done.stdout + done.stderr
+        assert not re.search(r"(→|^\w+:) plans it$", done.stdout, re.M)
+        assert "Expecting value" not in done.stderr
+
+
+def test_names_with_any_bytes(folder):
+    plan = planned_otherwise(CASES["experts in host memory"])
+    (first, *rest) = plan.capture.tensors
+    first = first._replace(name="fa\x01\x1b[31m\n```\n# <b>")
+    odd = ggml.Plan(replace(plan.capture, tensors=(first, *rest)), plan.outcome)
+    odd.to_json(folder / "experts.json.gz")
+    (folder / "experts.json.gz").rename(folder / "#7 <b>|`\x01.json.gz")
+    files = {kind: folder / f"out.{kind}" for kind in ("junit", "markdown", "html")}
+    done = run("ci", folder, *(word for kind in files for word in (f"--{kind}", files[kind])))
+    assert done.returncode == 1
+    ElementTree.parse(files["junit"])
+    text = files["markdown"].read_text()
+    (fence,) = re.findall(r"(?m)^(`+)text$", text)
+    assert len(fence) > 3 and text.count(f"\n{fence}\n") == 1
+    assert "&lt;b&gt;\\|" in text and "\x1b" not in text
+    assert "<b>|" not in files["html"].read_text()
+
+
+def test_what_cannot_be_written_is_said_before_the_work(folder):
+    done = run("ci", folder, "--html", "/nonexistent/x.html")
+    assert done.returncode and "planning" not in done.stderr and not done.stdout
+    (folder / "allow").write_bytes(b"\xff")
+    assert "allow is not UTF-8" in fails("ci", folder, "--allow", folder / "allow", code=2)
+
+
+def test_plans_of_a_record_are_in_their_order(folder):
+    for n in (10, 9, 2):
+        CASES["experts in host memory"].to_json(folder / f"r {n}.json.gz")
+    names = [kept.work.name for kept in kept_in(folder)]
+    assert names == ["experts", "pins", "r 2", "r 9", "r 10"]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -11,19 +12,20 @@ import click
 
 from ...files.writing import write_whole
 from .options import echo_json
+from .output import check_target
 
 if TYPE_CHECKING:
     from ...releases import Compared, Comparison
 
 F = TypeVar("F", bound=Callable[..., Any])
-_FILES = {
+FILES = {
     "html": "a page for a browser", "junit": "JUnit XML", "markdown": "Markdown, for a comment",
 }  # fmt: skip
 
 
 def report_options(function: F) -> F:
     """--allow, --jobs, --verbose and a file for each kind of report."""
-    for kind, what in reversed(_FILES.items()):
+    for kind, what in reversed(FILES.items()):
         function = click.option(
             f"--{kind}", type=click.Path(dir_okay=False), metavar="FILE",
             help=f"Write {what}, too.",
@@ -41,15 +43,32 @@ def report_options(function: F) -> F:
     return function
 
 
+def check_reports(allow: str | None, files: Iterable[str | None]) -> None:
+    """Raises usage errors and OSError for what could not be read or written after the work."""
+    _patterns(allow)
+    for path in files:
+        if path is not None:
+            check_target(path, force=True)
+
+
 def report(
-    found: Comparison, *, allow: str | None, verbose: bool, as_json: bool, **files: Any
+    found: Comparison,
+    *,
+    allow: str | None,
+    verbose: bool,
+    as_json: bool,
+    must_plan: bool = False,
+    **files: Any,
 ) -> int:
     """Prints the comparison and writes the files. Returns the exit status: 1 if a case differs that
-    is not allowed to."""
+    is not allowed to; with `must_plan` also if the side after has no plan of it."""
     from ...releases.reports import REPORTS
 
     patterns = _patterns(allow)
-    unexpected = [row for row in found.different if not _allowed(row, patterns)]
+    unexpected = [
+        row for row in found.rows
+        if (row.differs or (must_plan and row.after.plan is None)) and not _allowed(row, patterns)
+    ]  # fmt: skip
     names = [row.case for row in unexpected]
     for kind, path in files.items():
         if path is not None:
@@ -62,7 +81,8 @@ def report(
         for row in found.different:
             click.echo(f"\n{row.case}:\n{row.diff or row.headline()}")
     if patterns:
-        click.echo(f"{len(found.different) - len(unexpected)} of these are in {allow}")
+        n = sum(_allowed(row, patterns) for row in found.different)
+        click.echo(f"{n} of these are in {allow}")
     return int(bool(unexpected))
 
 
@@ -73,5 +93,9 @@ def _allowed(row: Compared, patterns: Sequence[str]) -> bool:
 def _patterns(file: str | None) -> list[str]:
     if file is None:
         return []
-    lines = [line.partition("#")[0].strip() for line in Path(file).read_text("utf-8").splitlines()]
+    try:
+        text = Path(file).read_text("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise click.UsageError(f"--allow {file} is not UTF-8: {error}") from None
+    lines = [re.sub(r"(^|\s)#.*", "", line).strip() for line in text.splitlines()]
     return [line for line in lines if line]
