@@ -153,11 +153,12 @@ class AsRecorded:
                 scheduler.reserve(memory.graph)
                 reserved = self._sizes(scheduler)
                 made.pin()
-                before = scheduler.n_reallocations
+                tells = scheduler._tracing
+                before = scheduler.n_reallocations if tells else 0
                 scheduler.alloc_without_plan(memory.graph)
                 allocated = self._sizes(scheduler)
-                again = scheduler.reallocations
-                more = scheduler.n_reallocations - before
+                again = scheduler.reallocations if tells else ()
+                more = scheduler.n_reallocations - before if tells else 0
                 said = tuple(one.text for one in again[len(again) - more :])
                 why_not = why_not or self._cannot_compute(memory)
                 found = Observed(reserved, allocated, said, None, (), why_not)
