@@ -29,7 +29,7 @@ ONLY_IN_LIB = {
     "for writing or measuring kernels": (
         "ggml_op_symbol|ggml_rope_yarn_corr_dims|ggml_guid_matches|ggml_get_type_traits_cpu"
     ),
-    "Tensor.op and repr() have it": "ggml_(unary_op|glu_op)_name|ggml_get_(unary|glu)_op",
+    "Tensor.op and repr() have it": "ggml_get_(unary|glu)_op",
     "Tensor's own attributes": (
         "ggml_get_(data|data_f32|name)|ggml_is_view|ggml_flash_attn_ext_get_prec"
     ),
