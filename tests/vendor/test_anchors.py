@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import json
 import shutil
+import subprocess
+import sys
 import tarfile
 from pathlib import Path
 
@@ -116,6 +118,14 @@ def test_a_file_of_another_name_is_not_found_and_the_error_says_where_it_looked(
     assert "more are missing" in said and "without instrumentation" in said
 
 
+def built(*arguments: str | Path, cache: Path) -> subprocess.CompletedProcess[str]:
+    """`ggml-py build`: a build beside the package that is imported here, installed or not."""
+    words = ["-m", "ggml_py", "build", *map(str, arguments), "--cache", str(cache)]
+    return subprocess.run(
+        [sys.executable, *words], capture_output=True, text=True, check=False, timeout=600
+    )
+
+
 def plans(key: str) -> list[Plan | str]:
     return [made.plan or made.error for made in plans_under([key], rule_cases())[0]]
 
@@ -123,7 +133,7 @@ def plans(key: str) -> list[Plan | str]:
 @pytest.mark.thorough("builds")
 def test_a_moved_scheduler_tells_its_causes(ggml: Path, tmp_path: Path) -> None:
     moved = move_scheduler(ggml, tmp_path / "ggml")
-    done = run("--source", moved, *CPU, cache=WARM)
+    done = built("--source", moved, *CPU, cache=WARM)
     assert done.returncode == 0, done.stderr
     proof = json.loads(done.stdout.splitlines()[-1])
     try:
@@ -190,13 +200,13 @@ def test_its_build_goes_by_the_label_of_the_release() -> None:
 @pytest.mark.thorough("builds")
 def test_a_release_without_a_place_plans_by_the_reference(ggml: Path, tmp_path: Path) -> None:
     table = without_a_place(ggml, tmp_path)
-    done = run("--upstream", table, *CPU, cache=tmp_path)
+    done = built("--upstream", table, *CPU, cache=tmp_path)
     assert done.returncode == 0, done.stderr
     proof = json.loads(done.stdout.splitlines()[-1])
     try:
         assert proof["label"] == "0.27.9-pristine" and proof["pristine"]
         assert len(proof["edits_missing"]) == 1 and "is built as --pristine" in done.stderr
-        again = run("--upstream", table, *CPU, cache=tmp_path)
+        again = built("--upstream", table, *CPU, cache=tmp_path)
         assert json.loads(again.stdout.splitlines()[-1])["key"] == proof["key"]
         assert "compiling" not in again.stderr
         cases = rule_cases()
@@ -217,7 +227,7 @@ def test_a_rule_that_the_reference_does_not_know_is_noticed_without_causes(
 ) -> None:
     rule = "    allow = allow && tensor->op != GGML_OP_FLASH_ATTN_EXT;\n"
     table = without_a_place(ggml, tmp_path, (rule, ""))
-    done = run("--upstream", table, *CPU, cache=tmp_path)
+    done = built("--upstream", table, *CPU, cache=tmp_path)
     assert done.returncode == 0, done.stderr
     proof = json.loads(done.stdout.splitlines()[-1])
     try:
