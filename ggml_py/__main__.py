@@ -29,8 +29,8 @@ def _without_recorder() -> None:
 
 def main() -> None:
     """Runs a verb. Errors go to stderr. Exit status: 1 = failed, 2 = wrong usage, 130 = Ctrl-C."""
-    _without_recorder()
     try:
+        _without_recorder()
         usual = signal.getsignal(signal.SIGINT)
         if usual is signal.default_int_handler:  # else it is ignored, or handled by someone else
             signal.signal(signal.SIGINT, _stop)
