@@ -13,6 +13,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import re
 import shutil
 import sys
 import time
@@ -107,7 +108,24 @@ def staged(final: Path) -> Iterator[Path]:
 
 
 def sweep(folder: Path) -> None:
-    """Remove partial files that killed builds left. Hold the lock: then nothing is in use."""
+    """Remove partial files that killed builds left. Hold the lock: then nothing in the cache is in
+    use, unless a folder of it is a link to another's, where somebody may be unpacking just now."""
     for parent in (folder, *(child for child in folder.glob("*") if child.is_dir())):
         for stale in parent.glob(f"{TEMPORARY}*"):
+            if _is_in_use(stale):
+                continue
             shutil.rmtree(stale, ignore_errors=True) if stale.is_dir() else stale.unlink()
+
+
+def _is_in_use(stage: Path) -> bool:
+    """Whether the process that makes it (`staged`) still runs, as far as this one can see."""
+    made_by = re.search(r"-(\d+)(-old)?$", stage.name)
+    if made_by is None or int(made_by[1]) == os.getpid():
+        return False
+    try:
+        os.kill(int(made_by[1]), 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        return True
+    return True

@@ -11,6 +11,9 @@ from typing import Any
 
 from ..errors import NotBuiltError
 
+# Set in processes that must not build: their parent does, where people see it.
+NO_BUILD = "GGML_PY_NO_BUILD"
+LIBLLAMA_MISSING = "libllama of build {} is not there yet"  # in the error of such a process
 PACKAGE = Path(__file__).resolve().parent.parent
 
 

@@ -73,7 +73,7 @@ def command(
     name = release or str(current()["label"])
     works = [one.work for one in kept]
     with bar(f"planning {len(works)} cases", at_once=True) as show:
-        (made,) = plans_under([key], works, jobs, show)
+        (made,) = plans_under([key], works, jobs, show, not no_build)
     if update:
         _no_plan(works, made)
         for path in write(kept, made):

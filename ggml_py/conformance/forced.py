@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import re
+from abc import ABC, abstractmethod
 from collections import defaultdict, deque
 from contextlib import ExitStack
 from pathlib import Path
@@ -67,7 +68,7 @@ def _backends(model: Model, n_tokens: int, n_past: int) -> Places:
     return {(node.name, node.op): node.backend or "" for node in model.plan(n, n_past).nodes}
 
 
-class _Look:
+class _Look(ABC):
     """The eval callback of a side."""
 
     def __init__(self, file: TextIO) -> None:
@@ -97,9 +98,9 @@ class _Look:
         self.file.write(json.dumps(row) + "\n")
         self.file.flush()
 
+    @abstractmethod
     def done(self, node: Tensor, about: dict[str, Any]) -> dict[str, Any]:
         """What the side adds to the line of a computed node."""
-        raise NotImplementedError
 
 
 class _Keep(_Look):

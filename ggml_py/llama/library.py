@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..boundary import ffi as core
-from ..builds.script import folder_of
+from ..builds.script import LIBLLAMA_MISSING, NO_BUILD, folder_of
 from ..errors import NotBuiltError
 
 _PACKAGE = Path(__file__).resolve().parent.parent
@@ -46,11 +47,12 @@ def find(build: bool = True) -> Path:
     arguments = ("--llama", "--on", str(folder))
     if found := folder_of(*arguments, "--no-build", quiet=True):
         return found
+    build = build and not os.environ.get(NO_BUILD)
     if build and (found := folder_of(*arguments)):
         return found
     how = f"`ggml-py build --llama --on {folder}` builds it, in about two minutes"
     if not build:
-        raise NotBuiltError(f"libllama of build {core.BUILD['key']} is not there yet: {how}")
+        raise NotBuiltError(f"{LIBLLAMA_MISSING.format(core.BUILD['key'])}: {how}")
     raise NotBuiltError(
         f"libllama could not be built (the reason is above). {how}; a ggml_py that was installed "
         "with `pip install . --config-settings llama=1` has it"

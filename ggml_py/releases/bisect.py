@@ -72,7 +72,7 @@ def bisect(
 
     def plans(label: str) -> list[Made]:
         if label not in known:
-            known[label] = plans_under([prepared(label, build)], cases, jobs)[0]
+            known[label] = plans_under([prepared(label, build)], cases, jobs, build=build)[0]
         return known[label]
 
     def turned(label: str) -> bool:

@@ -143,7 +143,7 @@ def compare(
     labels = [prepared(release, build) for release in (before, after)]
     if labels[0] == labels[1]:
         raise ValueError(f"{before} and {after} are the same build, {labels[0]}: name two releases")
-    return compared(before, after, work, *plans_under(labels, work, jobs, progress))
+    return compared(before, after, work, *plans_under(labels, work, jobs, progress, build))
 
 
 def compared(

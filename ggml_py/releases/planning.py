@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ..builds import script, select
+from ..builds.script import LIBLLAMA_MISSING, NO_BUILD
 from ..errors import NotBuiltError
 from ..plan import Plan
 from ..scheduler.as_recorded import Observed, RunCopy
@@ -49,11 +50,16 @@ def prepared(release: str, build: bool = True) -> str:
 
 
 def plans_under(
-    keys: Sequence[str], cases: Sequence[Work], jobs: int = 1, progress: Progress | None = None
+    keys: Sequence[str],
+    cases: Sequence[Work],
+    jobs: int = 1,
+    progress: Progress | None = None,
+    build: bool = True,
 ) -> list[list[Made]]:
-    """For each build what it makes of each case. At most `jobs` processes run at once."""
+    """For each build what it makes of each case. At most `jobs` processes run at once. A libllama
+    that a model needs is built first, unless `build` is false."""
     with tempfile.TemporaryDirectory() as folder:
-        planning = _Planning(Path(folder), cases, progress or (lambda _share: None))
+        planning = _Planning(Path(folder), cases, progress or (lambda _share: None), build)
         planning.total = len(keys) * len(cases)
         per_key = -(-jobs // len(keys))  # processes for each build
         step = max(1, -(-len(cases) // per_key))
@@ -71,9 +77,13 @@ def plans_under(
 class _Planning:
     """The files and the progress of `plans_under`."""
 
-    def __init__(self, folder: Path, cases: Sequence[Work], progress: Progress) -> None:
+    def __init__(
+        self, folder: Path, cases: Sequence[Work], progress: Progress, build: bool
+    ) -> None:
         self._folder, self._cases, self._progress = folder, cases, progress
-        self._lock = threading.Lock()
+        self._lock, self._building = threading.Lock(), threading.Lock()
+        self._build = build
+        self._libllamas: dict[str, bool] = {}  # by key of the build: whether it could be built
         self._running: set[subprocess.Popen[bytes]] = set()
         self._stopped = False
         self._done = 0
@@ -109,7 +119,7 @@ class _Planning:
             case, out = self._cases[c], self._out(key, c)
             saved = out if case.plan is None else self._saved[id(case.plan)]
             if case.plan is None:
-                errors[c] = self._run(key, "ggml_py", "plan", *case.words, "-o", out)
+                errors[c] = self._planned(key, "plan", *case.words, "-o", out)
             if errors.get(c):
                 self._tell()
                 continue
@@ -122,6 +132,20 @@ class _Planning:
             item["goes_on"] = following["earlier"] == [*item["earlier"], item["saved"]]
         errors |= self._again(key, items)
         return [self._made(key, c, errors.get(c, "")) for c in part]
+
+    def _planned(self, key: str, *words: str) -> str:
+        """Runs a verb under a build; why it failed. It does not build the libllama that it may
+        need: that is done here, once, where people see it."""
+        said = self._run(key, "ggml_py", *words)
+        if not self._build or LIBLLAMA_MISSING.format(key) not in said:
+            return said
+        with self._building:
+            if key not in self._libllamas:
+                build = ("--llama", "--on", str(select(key)["folder"]))
+                self._libllamas[key] = script.folder_of(*build) is not None
+        if not self._libllamas[key]:
+            return f"libllama of build {key} could not be built: see above"
+        return self._run(key, "ggml_py", *words)
 
     def _out(self, key: str, c: int) -> str:
         return str(self._folder / f"{c}-{key}.json.gz")
@@ -154,7 +178,7 @@ class _Planning:
                 process = subprocess.Popen(
                     [sys.executable, "-m", *words], stdin=subprocess.DEVNULL, stderr=errors,
                     stdout=subprocess.DEVNULL if lines is None else subprocess.PIPE,
-                    env={**os.environ, "GGML_PY_UPSTREAM": key, "PYTHONPATH": path},
+                    env={**os.environ, "GGML_PY_UPSTREAM": key, "PYTHONPATH": path, NO_BUILD: "1"},
                 )  # fmt: skip
                 self._running.add(process)
             for _line in process.stdout or ():

@@ -42,7 +42,7 @@ def blocks():
     return re.findall(r"(?s)```\n\$ ggml-py (.*?)\n(.*?)```", page)
 
 
-def planned_by_rules(labels, cases, *_more):
+def planned_by_rules(labels, cases, *_more, build=True):
     """In place of processes: the reference's plans by the rules of each release."""
     found = []
     for label in labels:
