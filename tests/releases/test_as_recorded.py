@@ -9,7 +9,7 @@ import pytest
 
 import ggml_py as ggml
 from ggml_py.builds import current
-from ggml_py.releases import Work, rule_cases
+from ggml_py.releases import Work, planning, rule_cases
 from ggml_py.releases.planning import plans_under
 from ggml_py.scheduler import as_recorded
 from ggml_py.scheduler.as_recorded import AsRecorded, replay_as_recorded
@@ -164,3 +164,25 @@ def test_a_kind_that_the_release_lacks_is_the_cases_error():
     plan = changed(EXPERTS, op="GLU", op_desc="SWIGLU_2030")
     with pytest.raises(ggml.ArgumentError, match=r"is a SWIGLU_2030 .* has no such op"):
         replay_as_recorded(plan)
+
+
+def test_a_libllama_is_built_once_and_by_the_process_that_people_see(monkeypatch):
+    key, asked, ran = current()["key"], [], []
+
+    def run(_self, key, *words, lines=None):
+        ran.append(words)
+        return f"{planning.LIBLLAMA_MISSING.format(key)}: build it"
+
+    monkeypatch.setattr(planning._Planning, "_run", run)
+    monkeypatch.setattr(planning.script, "folder_of", lambda *words: asked.append(words))
+    works = [Work("a", ("a.gguf",)), Work("b", ("b.gguf",))]
+    (made,) = plans_under([key], works)
+    assert asked == [("--llama", "--on", str(current()["folder"]))]
+    assert all("could not be built: see above" in one.error for one in made)
+    (made,) = plans_under([key], works, build=False)
+    assert len(asked) == 1 and all("is not there yet: build it" in one.error for one in made)
+    # Built, the verb runs again.
+    monkeypatch.setattr(planning.script, "folder_of", lambda *_words: current()["folder"])
+    ran.clear()
+    plans_under([key], works[:1])
+    assert len(ran) == 2 and ran[0] == ran[1]
