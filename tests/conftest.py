@@ -60,6 +60,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+@pytest.fixture(autouse=True, scope="session")
+def nothing_from_outside() -> None:
+    """What commands read from the environment is the tests' to set: in a CI, `--update` refuses."""
+    for name in list(os.environ):
+        if name in {"CI", "NO_COLOR", "FORCE_COLOR"} or name.startswith("LLAMA_ARG_"):
+            del os.environ[name]
+
+
 @pytest.fixture(autouse=True, scope="module")
 def quick_collections() -> None:
     """What was there before a module's tests stays: a collection of garbage that looked at what
