@@ -52,7 +52,8 @@ def command(
     releases that can be had as a package are asked (`ggml-py build --list`).
 
     CONDITION is 'splits > 40' (also of copies, copy_bytes, nodes; of a run: waits, copied_bytes,
-    reallocations, buffer_bytes), 'NODE on BACKEND', 'NODE not on BACKEND', 'fallback' or 'fallback
+    reallocations, buffer_bytes), 'error > 1e-4' of an output or 'time > 1.1' of a compute beside
+    those of --good, 'NODE on BACKEND', 'NODE not on BACKEND', 'fallback' or 'fallback
     of FLASH_ATTN_EXT'. It holds if it does for any of the plans. Without one, anything that differs
     from --good is looked for. After Ctrl-C the same command finds what it has built.
 

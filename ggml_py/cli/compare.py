@@ -28,6 +28,8 @@ from .shared.reports import FILES, check_reports, report, report_options
     "--source", type=click.Path(exists=True, file_okay=False), metavar="DIR",
     help="A checkout of ggml or llama.cpp, with what is not committed, as the one after.",
 )  # fmt: skip
+@click.option("--times", "rounds", type=click.IntRange(min=8), metavar="N",
+              help="Also time computes, N rounds by turns, at least 8.")  # fmt: skip
 @report_options
 @as_json
 def command(
@@ -36,6 +38,7 @@ def command(
     source: str | None,
     jobs: int,
     no_build: bool,
+    rounds: int | None,
     **reported: Any,
 ) -> None:
     """Plan the same work natively under two releases of ggml. Show what moved, and why: a rule of
@@ -46,6 +49,10 @@ def command(
     were recorded, so that only the scheduler can decide otherwise; with -d on these devices, which
     each release answers for. Without SOURCES there is a small graph for each rule of the scheduler
     that releases do not share. A release that is missing is built first: one to two minutes.
+
+    Each release also allocates a graph that is not too large and computes it, with devices that
+    are not here simulated: memory, waits, copies and outputs are compared, and with --times how
+    long it takes where no device is simulated.
 
     Exit status: 0 if nothing differs that --allow does not name, 1 otherwise.
 
@@ -65,7 +72,9 @@ def command(
     check_reports(reported["allow"], (reported[kind] for kind in FILES))
     cases = cases_of(sources)
     with bar(f"planning {len(cases)} cases twice", at_once=True) as show:
-        found = compare(*releases, cases, build=not no_build, jobs=jobs, progress=show)
+        found = compare(
+            *releases, cases, build=not no_build, jobs=jobs, progress=show, rounds=rounds or 0
+        )
     if all(row.errors[0] and row.errors[1] for row in found.rows):
         first = found.rows[0]
         raise ValueError(f"neither release has a plan; {first.case}: {first.errors[1]}")

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from ..trace.names import counted, layer_in
 
@@ -31,22 +30,6 @@ def limit_of(op: str, sources: Iterable[tuple[int, ...]]) -> float:
     if op == "FLASH_ATTN_EXT" and len(shapes) > 1:
         return limit * max(1.0, shapes[1][1] / _KV)
     return limit
-
-
-def nmse(tested: npt.NDArray[Any], expected: npt.NDArray[Any]) -> float:
-    """The normalised mean squared error as test-backend-ops computes it: the squared differences
-    over the squares of the tested values. Equal values, infinite ones and NaN included, differ by
-    nothing; a value that only one side has as NaN or infinity makes it infinite."""
-    a, b = (np.asarray(one, np.float64).ravel() for one in (tested, expected))
-    same = (a == b) | (np.isnan(a) & np.isnan(b))
-    if not np.isfinite(a[~same]).all() or not np.isfinite(b[~same]).all():
-        return float("inf")
-    difference = float(np.sum(np.square(a[~same] - b[~same])))
-    finite = a[np.isfinite(a)]
-    if difference == 0.0:
-        return 0.0
-    size = float(np.sum(np.square(finite)))
-    return difference / size if size else float("inf")
 
 
 class NodeError(NamedTuple):

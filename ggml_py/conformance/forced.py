@@ -25,8 +25,9 @@ from ..boundary.ffi import ffi, lib
 from ..llama.watching import array_of
 from ..models import Model
 from ..record.op_tests import OpSource, OpTest, op_test_lines
+from ..tensors.nmse import nmse
 from ..trace.record import VIEW_OPS
-from .divergence import limit_of, nmse
+from .divergence import limit_of
 
 if TYPE_CHECKING:
     import numpy.typing as npt

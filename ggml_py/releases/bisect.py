@@ -8,7 +8,7 @@ from typing import Any
 
 from ..trace.rules import RELEASES, find_release
 from .compare import Comparison, compared
-from .conditions import check_names
+from .conditions import check_names, rounds_of
 from .conditions import condition as holds
 from .planning import Progress, plans_under, prepared
 from .work import Made, Work
@@ -62,22 +62,37 @@ def bisect(
     "copies >= 3", "copy_bytes > 1000000", "nodes != 133", "ffn_out-0 on gpu0", "ffn_out-0 not on
     gpu0", "fallback" or "fallback of FLASH_ATTN_EXT" (`checks.assert_no_fallback`); of what a
     release does with the graph (`Observed`) "waits > 9", "copied_bytes > 1000000", "reallocations >
-    0", "buffer_bytes > 1000000". "" means that something differs from what `good` makes. A release
+    0", "buffer_bytes > 1000000", and beside what `good` makes "error > 1e-4" of an output and "time
+    > 1.1" of a compute. "" means that something differs from what `good` makes. A release
     that has no plan fulfils only "". Raises ValueError if the condition means nothing, if it is
     about a run that was not seen, and if it holds for both releases or for neither.
     """
     held = holds(condition)
     labels = _between(good, bad)
+    rounds = rounds_of(condition)
     known: dict[str, list[Made]] = {}
+    timed: dict[str, list[list[Made]]] = {}
 
     def plans(label: str) -> list[Made]:
         if label not in known:
-            known[label] = plans_under([prepared(label, build)], cases, jobs, build=build)[0]
+            key = prepared(label, build)
+            known[label] = plans_under([key], cases, jobs, build=build)[0]
         return known[label]
+
+    def beside(label: str) -> tuple[list[Made], list[Made]]:
+        """What the first release makes, and that one: timed by turns, if they are timed."""
+        if not rounds or label == labels[0]:
+            return plans(labels[0]), plans(label)
+        if label not in timed:
+            keys = [prepared(one, build) for one in (labels[0], label)]
+            timed[label] = plans_under(keys, cases, jobs, build=build, rounds=rounds)
+            known[label] = timed[label][1]
+        return timed[label][0], timed[label][1]
 
     def turned(label: str) -> bool:
         if condition:
-            return any(map(held, plans(label)))
+            first, made = beside(label)
+            return any(map(held, made, first))
         return bool(compared(labels[0], label, cases, plans(labels[0]), plans(label)))
 
     said = condition or f"a plan differs from that of {good}"
@@ -99,7 +114,7 @@ def bisect(
             progress(min(1.0, (len(tried) - 2) / steps))
     ends = labels[low], labels[high]
     found = compared(*ends, cases, *map(plans, ends))
-    there = list(map(held, plans(labels[high])))
+    there = list(map(held, *reversed(beside(labels[high]))))
     unknown = [
         label for label, now in tried
         if not now and any(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from ..trace.answers.diff import Diff, diff
 from ..trace.names import counted
 from .attribution import Attribution, agrees, changes
+from .outputs import MIN_ROUNDS, OutputError, TimeChange, output_error, time_change
 from .planning import Progress, plans_under, prepared
 from .runs import run_changes
 from .work import Made, Work
@@ -28,7 +30,7 @@ class Compared:
     after: Made
     diff: Diff | None  # None unless both releases plan it
     changes: tuple[Attribution, ...]  # what led from one plan to the other
-    run: tuple[Attribution, ...]  # what else differs: memory, waits, copies
+    run: tuple[Attribution, ...]  # what else differs: memory, waits, copies, outputs, times
     agrees: tuple[bool | None, bool | None]  # whether the reference makes the same plans
 
     @property
@@ -60,6 +62,8 @@ class Compared:
             "changes": [change._asdict() for change in self.changes],
             "run": [change._asdict() for change in self.run],
             "observed": [_observed(made) for made in (self.before, self.after)],
+            "output_error": _as_dict(output_error(self.before, self.after)),
+            "time": _as_dict(time_change(self.before, self.after)),
             "diff": self.diff.to_dict() if self.diff is not None else None,
         }  # fmt: skip
 
@@ -112,8 +116,15 @@ class Comparison:
                         f"  {row.case}: the reference scheduler plans otherwise by the rules of "
                         f"{release}: its reasons are not proven here"
                     )
+        lines += self._untimed()
         lines += [f"{release}: {_ONLY_CONFIRMED}" for release in self.only_confirmed]
         return "\n".join(lines)
+
+    def _untimed(self) -> list[str]:
+        """The cases that were to be timed and were not, with the first one's reason."""
+        why = {row.case: seen.untimed for row in self.rows if (seen := row.after.observed)}
+        rows = [(case, text) for case, text in why.items() if text]
+        return [f"not timed: {counted(len(rows), 'case')}; {': '.join(rows[0])}"] if rows else []
 
     def to_dict(self) -> dict[str, Any]:
         """As data that `json` can write."""
@@ -132,18 +143,22 @@ def compare(
     build: bool = True,
     jobs: int = 1,
     progress: Progress | None = None,
+    rounds: int = 0,
 ) -> Comparison:
     """What release `after` plans differently from release `before`, case by case, and why.
 
     A release is any name that `ggml-py build --list` prints, or the folder of a checkout. One that
     is missing is built, unless `build` is false. A case that a release cannot plan is in the result
-    with the reason. Raises `NotBuiltError`, and ValueError for an unknown name.
+    with the reason. With `rounds`, computes are timed by turns so many times, at least
+    `MIN_ROUNDS`. Raises `NotBuiltError`, and ValueError for an unknown name and too few rounds.
     """
+    if 0 < rounds < MIN_ROUNDS:
+        raise ValueError(f"{rounds} rounds: expected at least {MIN_ROUNDS}, or none")
     work = list(cases)
     labels = [prepared(release, build) for release in (before, after)]
     if labels[0] == labels[1]:
         raise ValueError(f"{before} and {after} are the same build, {labels[0]}: name two releases")
-    return compared(before, after, work, *plans_under(labels, work, jobs, progress, build))
+    return compared(before, after, work, *plans_under(labels, work, jobs, progress, build, rounds))
 
 
 def compared(
@@ -178,4 +193,12 @@ def _observed(made: Made) -> dict[str, Any] | None:
     if made.observed is None:
         return None
     copies = [copy._asdict() for copy in made.observed.copies]
-    return {**made.observed._asdict(), "copies": copies}
+    outputs = [{"name": o.name, "op": o.op, "digest": o.digest} for o in made.observed.outputs]
+    return {**made.observed._asdict(), "copies": copies, "outputs": outputs}
+
+
+def _as_dict(found: OutputError | TimeChange | None) -> dict[str, Any] | None:
+    """An error that is no number is null."""
+    if found is None:
+        return None
+    return {k: None if v in (math.inf, -math.inf) else v for k, v in found._asdict().items()}

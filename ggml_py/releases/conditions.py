@@ -8,12 +8,13 @@ from collections.abc import Callable, Sequence
 
 from ..checks import assert_no_fallback
 from ..plan import Plan
+from .outputs import output_error, time_change
 from .work import Made
 
-_NUMBER = re.compile(r"(\w+) *(<=|>=|==|!=|<|>) *(\d+)")
+_NUMBER = re.compile(r"(\w+) *(<=|>=|==|!=|<|>) *(\d+|\d*\.?\d+(?:e[+-]?\d+)?)")
 _PLACE = re.compile(r"(.+?) (on|not on) (\S+)")
 _FALLBACK = re.compile(r"fallback(?: of ([\w,]+))?")
-_COMPARE: dict[str, Callable[[int, int], bool]] = {
+_COMPARE: dict[str, Callable[[float, float], bool]] = {
     "<": operator.lt, ">": operator.gt, "<=": operator.le, ">=": operator.ge,
     "==": operator.eq, "!=": operator.ne,
 }  # fmt: skip
@@ -24,29 +25,38 @@ _OF_PLAN: dict[str, Callable[[Plan], int]] = {
     "nodes": lambda plan: plan.capture.n_nodes,
 }
 _OF_RUN = ("waits", "copied_bytes", "reallocations", "buffer_bytes")
+_AGAINST = ("error", "time")  # what is a number only beside what the first release made
+ROUNDS = 10  # of timing
 CONDITIONS = (
-    '"splits > 40", "copies >= 3", "waits > 9", "NODE on GPU", "NODE not on GPU", "fallback", '
-    '"fallback of FLASH_ATTN_EXT"'
+    '"splits > 40", "copies >= 3", "waits > 9", "error > 1e-4", "time > 1.1", "NODE on GPU", '
+    '"NODE not on GPU", "fallback", "fallback of FLASH_ATTN_EXT"'
 )
 
 
-def condition(text: str) -> Callable[[Made], bool]:
-    """Whether a condition holds for what a release made. "" never holds, and neither does any other
-    without a plan. Raises ValueError for a text that means nothing, and, when it is asked, for a
-    run that was not seen."""
+def condition(text: str) -> Callable[[Made, Made], bool]:
+    """Whether a condition holds for what a release made, the first argument, beside what the first
+    release made. "" never holds, and neither does any other without a plan. "error" is that of the
+    output that differs most, "time" how many times as long a compute takes; it does not hold if
+    chance may have led to it. Raises ValueError for a text that means nothing, and, when it is
+    asked, for a run that was not seen."""
     given = text.strip()
     if found := _NUMBER.fullmatch(given):
         what, sign, number = found.groups()
-        if what in (*_OF_PLAN, *_OF_RUN):
-            return lambda made: (
-                made.plan is not None and _COMPARE[sign](_number(made, what), int(number))
+        compare, bound = _COMPARE[sign], float(number)
+        if what in (*_OF_PLAN, *_OF_RUN) and number.isdecimal():
+            return lambda made, _first: (
+                made.plan is not None and compare(_number(made, what), bound)
             )
+        if what == "error":
+            return lambda made, first: made.plan is not None and compare(_error(first, made), bound)
+        if what == "time":
+            return lambda made, first: made.plan is not None and _time(first, made, compare, bound)
     elif found := _FALLBACK.fullmatch(given):
         ops = found[1].split(",") if found[1] else ()
-        return lambda made: made.plan is not None and _falls_back(made.plan, ops)
+        return lambda made, _first: made.plan is not None and _falls_back(made.plan, ops)
     elif found := _PLACE.fullmatch(given):
         node, verb, backend = found.groups()
-        return lambda made: (
+        return lambda made, _first: (
             made.plan is not None
             and any(
                 (t.backend == backend) == (verb == "on") for t in made.plan.nodes if t.name == node
@@ -55,9 +65,15 @@ def condition(text: str) -> Callable[[Made], bool]:
     if given:
         raise ValueError(
             f"{text!r} is no condition: expected one such as {CONDITIONS}. Numbers are "
-            f"{', '.join((*_OF_PLAN, *_OF_RUN))}"
+            f"{', '.join((*_OF_PLAN, *_OF_RUN, *_AGAINST))}"
         )
-    return lambda _made: False
+    return lambda _made, _first: False
+
+
+def rounds_of(text: str) -> int:
+    """How many rounds of timing a condition needs."""
+    found = _NUMBER.fullmatch(text.strip())
+    return ROUNDS if found and found[1] == "time" else 0
 
 
 def check_names(text: str, plans: Sequence[Plan]) -> None:
@@ -93,6 +109,31 @@ def _number(made: Made, what: str) -> int:
         "waits": seen.waits or 0, "copied_bytes": sum(copy.nbytes for copy in seen.copies),
         "reallocations": len(seen.reallocations), "buffer_bytes": sum(seen.allocated.values()),
     }[what]  # fmt: skip
+
+
+def _error(first: Made, made: Made) -> float:
+    found = output_error(first, made)
+    if found is None:
+        raise ValueError(f"error is not known: {_unseen(first, made)}")
+    return found.error
+
+
+def _time(first: Made, made: Made, compare: Callable[[float, float], bool], bound: float) -> bool:
+    if first is made:  # a release beside itself
+        return compare(1.0, bound)
+    found = time_change(first, made)
+    if found is None:
+        raise ValueError(f"time is not known: {_unseen(first, made)}")
+    return found.significant and compare(found.ratio, bound)
+
+
+def _unseen(first: Made, made: Made) -> str:
+    for one in (made, first):
+        if one.plan is None:
+            return f"no plan: {one.error}"
+        if one.observed is not None and (one.observed.left_out or one.observed.untimed):
+            return one.observed.left_out or one.observed.untimed
+    return "no output that both releases compute"
 
 
 def _falls_back(plan: Plan, ops: Sequence[str]) -> bool:

@@ -19,7 +19,7 @@ from ..builds import script, select
 from ..builds.script import LIBLLAMA_MISSING, NO_BUILD
 from ..errors import NotBuiltError
 from ..plan import Plan
-from ..scheduler.as_recorded import Observed, RunCopy
+from ..scheduler.observed import Observed
 from ..trace.rules import find_release
 from .again import STOPPED
 from .work import Made, Work
@@ -55,19 +55,22 @@ def plans_under(
     jobs: int = 1,
     progress: Progress | None = None,
     build: bool = True,
+    rounds: int = 0,
 ) -> list[list[Made]]:
     """For each build what it makes of each case. At most `jobs` processes run at once. A libllama
-    that a model needs is built first, unless `build` is false."""
+    that a model needs is built first, unless `build` is false. After that the cases are timed so
+    many rounds, in each of which the builds take turns, one process at a time."""
     with tempfile.TemporaryDirectory() as folder:
         planning = _Planning(Path(folder), cases, progress or (lambda _share: None), build)
-        planning.total = len(keys) * len(cases)
+        planning.total = len(keys) * len(cases) * (1 + rounds)
         per_key = -(-jobs // len(keys))  # processes for each build
         step = max(1, -(-len(cases) // per_key))
         parts = [range(at, min(at + step, len(cases))) for at in range(0, len(cases), step)]
         with ThreadPoolExecutor(max(1, jobs)) as pool:
             try:
                 asked = [[pool.submit(planning.part, key, part) for part in parts] for key in keys]
-                return [[made for one in row for made in one.result()] for row in asked]
+                made = [[made for one in row for made in one.result()] for row in asked]
+                return planning.timed(keys, made, rounds) if rounds else made
             except BaseException:
                 planning.stop()
                 pool.shutdown(cancel_futures=True)
@@ -132,6 +135,51 @@ class _Planning:
             item["goes_on"] = following["earlier"] == [*item["earlier"], item["saved"]]
         errors |= self._again(key, items)
         return [self._made(key, c, errors.get(c, "")) for c in part]
+
+    def timed(
+        self, keys: Sequence[str], made: Sequence[Sequence[Made]], rounds: int
+    ) -> list[list[Made]]:
+        """With the times of the cases that all builds computed."""
+        computed = [
+            c for c, of_case in enumerate(zip(*made, strict=True))
+            if all(m.observed is not None and m.observed.waits is not None for m in of_case)
+        ]  # fmt: skip
+        taken: dict[tuple[str, int], list[float]] = {(k, c): [] for k in keys for c in computed}
+        errors: dict[int, str] = {}
+        for r in range(rounds):
+            for key in keys if r % 2 == 0 else reversed(keys):
+                saved = {
+                    c: self._saved[id(plan)] if (plan := self._cases[c].plan) else self._out(key, c)
+                    for c in computed
+                    if c not in errors
+                }
+                items: list[_Item] = [
+                    {"case": c, "saved": path, "earlier": [], "goes_on": False,
+                     "out": f"{self._out(key, c)}.{r}", "timed": True}
+                    for c, path in saved.items()
+                ]  # fmt: skip
+                errors |= self._again(key, items)
+                for item in items:
+                    with contextlib.suppress(FileNotFoundError):
+                        said = Path(f"{item['out']}.error").read_text()
+                        errors[item["case"]] = said.partition("\n")[0]
+                    with contextlib.suppress(FileNotFoundError):
+                        text = Path(f"{item['out']}.observed").read_text()
+                        taken[key, item["case"]].append(json.loads(text))
+        return [
+            [self._with_times(m, taken.get((key, c)), errors.get(c)) for c, m in enumerate(row)]
+            for key, row in zip(keys, made, strict=True)
+        ]
+
+    @staticmethod
+    def _with_times(made: Made, taken: list[float] | None, error: str | None) -> Made:
+        seen = made.observed
+        if seen is None:
+            return made
+        if error is not None or taken is None:
+            why = error or seen.left_out or "not every release computes it"
+            return made._replace(observed=seen._replace(untimed=why))
+        return made._replace(observed=seen._replace(seconds=tuple(taken)))
 
     def _planned(self, key: str, *words: str) -> str:
         """Runs a verb under a build; why it failed. It does not build the libllama that it may
@@ -213,11 +261,7 @@ class _Planning:
             return Made(None, "a plan of --what-if: the reference made it, and no release")
         seen = Observed({}, {}, (), None, (), error)
         with contextlib.suppress(FileNotFoundError):
-            data = json.loads(Path(f"{out}.observed").read_text())
-            seen = Observed(
-                data[0], data[1], tuple(data[2]), data[3],
-                tuple(RunCopy(*one) for one in data[4]), data[5],
-            )  # fmt: skip
+            seen = Observed.from_json(Path(f"{out}.observed").read_text())
         return Made(plan, "", seen)
 
 

@@ -1,14 +1,16 @@
-"""What two releases do differently with a graph besides planning it: memory, waits and copies."""
+"""What two releases do differently with a graph besides planning it: memory, waits, copies,
+outputs, times."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..scheduler.as_recorded import RunCopy
+from ..scheduler.observed import RunCopy
 from ..trace.names import counted
 from ..trace.planned import format_bytes
 from ..trace.rules import rules_of
 from .attribution import Attribution, drops_pins
+from .outputs import ERROR, output_error, time_change
 from .work import Made
 
 _SHOWN = 3  # copies in a sentence
@@ -38,6 +40,13 @@ def run_changes(before: Made, after: Made) -> tuple[Attribution, ...]:
         if a.waits != b.waits:
             found.append(_seen("run", f"{counted(b.waits, 'wait')} in a compute, not {a.waits}"))
         found += [_seen("run", text) for text in _copies(a.copies, b.copies)]
+    wrong = output_error(before, after)
+    if wrong is not None and wrong.error > ERROR:
+        text = f"'{wrong.name}' is computed otherwise: error {wrong.error:.3g}, above {ERROR:g}"
+        found.append(_seen("output", text))
+    time = time_change(before, after)
+    if time is not None and time.significant:
+        found.append(_seen("time", str(time)))
     return tuple(found)
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ..plan import Plan
-from ..scheduler.as_recorded import Observed
+from ..scheduler.observed import Observed
 
 
 @dataclass(frozen=True)

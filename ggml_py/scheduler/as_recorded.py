@@ -16,40 +16,19 @@ from ..boundary.ffi import ffi, lib
 from ..errors import AllocError, ArgumentError
 from ..plan import Plan
 from ..sim.assumed import assuming
-from ..sim.device import sim_device
+from ..sim.device import SimDevice, sim_device
 from ..tensors.tensor import Tensor
 from ..trace.planned import format_bytes
 from ..trace.record import VIEW_OPS, Capture
-from ..trace.run import WAIT
 from .capture import read_plan
+from .observed import Observed, median_seconds, run_once
 from .rebuilt import Places, RebuiltGraph, rebuilt
-from .recording import Recording
 from .refusal import deciding
 from .scheduler import Scheduler
 from .uninstrumented import plan_by_reference
 
 MAX_BYTES, MAX_FLOPS = 256 << 20, 5 * 10**9  # of a graph that is computed to look at its run
 _DEVICE_MEMORY = 1 << 44  # bytes of a device that stands in; taken as it is used
-
-
-class RunCopy(NamedTuple):
-    """A copy that a compute made."""
-
-    tensor: str
-    to: str  # the backend
-    nbytes: int
-
-
-class Observed(NamedTuple):
-    """What a release does with a graph besides planning it. Sizes are those of the devices that
-    stand in for the recorded ones. () and {} if it did not come so far; `left_out` says why."""
-
-    reserved: dict[str, int]  # bytes of compute buffer after `reserve` with the pins, by backend
-    allocated: dict[str, int]  # the same, when the pins were made again and the graph got memory
-    reallocations: tuple[str, ...]  # why `reserve` was not enough for the same graph
-    waits: int | None  # waits of the host in one compute; None if it was not computed
-    copies: tuple[RunCopy, ...]  # of that compute, in their order
-    left_out: str = ""
 
 
 def replay_as_recorded(plan: Plan) -> Plan:
@@ -136,23 +115,17 @@ class AsRecorded:
 
     def observe(self, plan: Plan) -> Observed:
         """What this release does with the graph on a new scheduler: `reserve` with the pins, then
-        memory with the pins, then a compute on zeros if that is small (`MAX_BYTES`, `MAX_FLOPS`).
-        C: ggml_backend_sched_reserve, ggml_backend_sched_alloc_graph,
+        memory with the pins, then a compute on made-up values if that is small (`MAX_BYTES`,
+        `MAX_FLOPS`). C: ggml_backend_sched_reserve, ggml_backend_sched_alloc_graph,
         ggml_backend_sched_graph_compute"""
-        capture = plan.capture
         why_not = _too_much(plan)
         if not self._scheduler._tracing:
             why_not = "not computed: this build of ggml is not instrumented"
         reserved: dict[str, int] = {}
         try:
-            with (
-                self._new_scheduler() as scheduler,
-                self._graph(scheduler, capture, data=not why_not) as made,
-            ):
+            with self._ready(plan, not why_not) as (scheduler, made):
                 memory = made.memory
-                scheduler.reserve(memory.graph)
                 reserved = self._sizes(scheduler)
-                made.pin()
                 tells = scheduler._tracing
                 before = scheduler.n_reallocations if tells else 0
                 scheduler.alloc_without_plan(memory.graph)
@@ -162,24 +135,36 @@ class AsRecorded:
                 said = tuple(one.text for one in again[len(again) - more :])
                 why_not = why_not or self._cannot_compute(memory)
                 found = Observed(reserved, allocated, said, None, (), why_not)
-                return found if why_not else found._replace(**self._computed(scheduler, memory))
+                if why_not:
+                    return found
+                return run_once(scheduler, memory, found)
         except AllocError as error:
             return Observed(reserved, {}, (), None, (), str(error))
 
-    def _computed(self, scheduler: Scheduler, memory: RebuiltGraph) -> dict[str, Any]:
-        for tensor in memory.tensors:  # leafs that `reserve` gave memory, which is not cleared
-            if tensor.ptr.op == lib.GGML_OP_NONE and tensor.ptr.view_src == ffi.NULL:
-                n = lib.ggml_nbytes(tensor.ptr)
-                if n and tensor.ptr.buffer != ffi.NULL:
-                    lib.ggml_backend_tensor_set(tensor.ptr, ffi.new("char[]", n), 0, n)
-        with Recording(scheduler) as recording:
-            scheduler.compute(memory.graph)
-        run = recording.run
-        copies = [
-            RunCopy(copy.name, split.backend, copy.event.nbytes)
-            for compute in run.computes for split in compute.splits for copy in split.copies
-        ]  # fmt: skip
-        return {"waits": sum(e.kind == WAIT for e in run.events), "copies": tuple(copies)}
+    def median_seconds(self, plan: Plan) -> float:
+        """The median time of a compute, on made-up values. Raises `ArgumentError` for a graph that
+        `observe` does not compute, and for one on simulated devices, whose time is the CPU's."""
+        simulated = [device.name for device in self._devices if isinstance(device, SimDevice)]
+        if simulated:
+            raise ArgumentError(f"{', '.join(simulated)} is simulated here, on the CPU")
+        if why_not := _too_much(plan):
+            raise ArgumentError(why_not)
+        with self._ready(plan, True) as (scheduler, made):
+            if why_not := self._cannot_compute(made.memory):
+                raise ArgumentError(why_not)
+            scheduler.alloc_without_plan(made.memory.graph)
+            return median_seconds(scheduler, made.memory)
+
+    @contextlib.contextmanager
+    def _ready(self, plan: Plan, data: bool) -> Iterator[tuple[Scheduler, _Pinned]]:
+        """A new scheduler that has reserved the graph, and the graph with its pins."""
+        with (
+            self._new_scheduler() as scheduler,
+            self._graph(scheduler, plan.capture, data=data) as made,
+        ):
+            scheduler.reserve(made.memory.graph)
+            made.pin()
+            yield scheduler, made
 
     @contextlib.contextmanager
     def _graph(

@@ -135,7 +135,8 @@ class RebuiltGraph(NamedTuple):
 @contextlib.contextmanager
 def rebuilt(capture: Capture, places: Places, data: bool = False) -> Iterator[RebuiltGraph]:
     """The graph of a capture. Tensors that had memory are in buffers of their types: empty ones, so
-    that the graph can only be planned, or with `data` zeros, so that it can be computed."""
+    that the graph can only be planned, or with `data` zeros, so that it can be computed; releases
+    that skip nodes of branches not selected compute all of a graph recorded without that flag."""
     size = len(capture.tensors)
     with contextlib.ExitStack() as stack:
         context = stack.enter_context(Context())
@@ -173,6 +174,9 @@ def rebuilt(capture: Capture, places: Places, data: bool = False) -> Iterator[Re
             else:
                 tensor.data = ffi.cast("char *", raw[t.view_src].data) + t.view_offs
         nodes = [raw[t.id] for t in capture.tensors if t.kind == NODE]
+        if data and not any("compute" in t.flags for t in capture.tensors):
+            for node in nodes:
+                node.flags |= _FLAGS.get("compute", 0)
         leafs = [raw[i] for i in capture.leaf_ids]
         counts = [capture.tensors[i].use_count for i in (*range(len(nodes)), *capture.leaf_ids)]
         native = lib.ggml_new_graph_custom(context.ptr, size, False)

@@ -12,7 +12,7 @@ from cli_runs import fails, run
 from ggml_py.boundary.ffi import ffi, lib
 from ggml_py.builds import builds, current
 from ggml_py.conformance.diverge import ModelSide, _divergence
-from ggml_py.conformance.divergence import Divergence, limit_of, nmse
+from ggml_py.conformance.divergence import Divergence, limit_of
 from ggml_py.conformance.forced import (
     FIRST,
     SECOND,
@@ -26,6 +26,7 @@ from ggml_py.conformance.program import op_program
 from ggml_py.models import load
 from ggml_py.models.synthetic import LlamaSpec, write_llama
 from ggml_py.record.op_tests import read_op_tests
+from ggml_py.tensors.nmse import nmse
 
 REPO = Path(__file__).resolve().parents[2]
 
@@ -308,6 +309,13 @@ def test_a_wrong_kernel_in_the_source_is_found(model_file, tmp_path):
         over = [node for node in found["nodes"] if node["over"]]
         assert {node["op"] for node in over} == {"RMS_NORM"}
         assert len(over) == sum(node["op"] == "RMS_NORM" for node in found["nodes"])
+        release = current()["label"]
+        words = ("--upstream", release, "--source", tmp_path, model_file, "-d", "CPU")
+        done = run("compare", *words, "--json")
+        assert done.returncode == 1, done.stderr
+        (case,) = json.loads(done.stdout)["cases"]
+        assert [change["kind"] for change in case["run"]] == ["output"]
+        assert "is computed otherwise: error 0.0" in case["run"][0]["text"]
     finally:
         for build in builds():
             if not build.get("package", "?"):

@@ -4,7 +4,7 @@ import pytest
 
 from ggml_py.releases import Made, rule_cases
 from ggml_py.releases.conditions import check_names, condition
-from ggml_py.scheduler.as_recorded import Observed, RunCopy
+from ggml_py.scheduler.observed import Observed, RunCopy
 
 CASES = {case.name: case.plan for case in rule_cases()}
 PINS = CASES["a reserve with pins"]
@@ -24,31 +24,31 @@ SEEN = Made(PINS, "", RUN)
     ],
 )  # fmt: skip
 def test_what_holds(text, holds):
-    assert condition(text)(SEEN) is holds
+    assert condition(text)(SEEN, SEEN) is holds
 
 
 def test_a_node_that_falls_back():
     sinks = Made(CASES["attention sinks in host memory"])  # on the CPU, and there is a GPU
-    assert condition("fallback of FLASH_ATTN_EXT")(sinks)
-    assert not condition("fallback of FLASH_ATTN_EXT")(SEEN)
-    assert condition("fallback of ADD")(SEEN)  # one of them is on the CPU
-    assert not condition("fallback")(SEEN)  # because it is pinned there
+    assert condition("fallback of FLASH_ATTN_EXT")(sinks, SEEN)
+    assert not condition("fallback of FLASH_ATTN_EXT")(SEEN, SEEN)
+    assert condition("fallback of ADD")(SEEN, SEEN)  # one of them is on the CPU
+    assert not condition("fallback")(SEEN, SEEN)  # because it is pinned there
 
 
 def test_nothing_holds_without_a_plan():
     for text in ("splits >= 0", "waits >= 0", "fallback", "pinned on CPU"):
-        assert not condition(text)(Made(None, "no such op"))
+        assert not condition(text)(Made(None, "no such op"), SEEN)
 
 
 def test_a_run_that_was_not_seen_is_an_error():
     large = RUN._replace(waits=None, copies=(), left_out="not computed: 9 GiB of data")
     for what in ("waits", "copied_bytes"):
         with pytest.raises(ValueError, match=f"{what} is not known: not computed: 9 GiB"):
-            condition(f"{what} > 3")(Made(PINS, "", large))
-    assert condition("buffer_bytes == 7")(Made(PINS, "", large))
+            condition(f"{what} > 3")(Made(PINS, "", large), SEEN)
+    assert condition("buffer_bytes == 7")(Made(PINS, "", large), SEEN)
     for made in (Made(PINS), Made(PINS, "", Observed({}, {}, (), None, (), "no memory"))):
         with pytest.raises(ValueError, match="buffer_bytes is not known"):
-            condition("buffer_bytes > 3")(made)
+            condition("buffer_bytes > 3")(made, SEEN)
 
 
 @pytest.mark.parametrize(
