@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     is_flag=True,
     help="With --add: enter it into vendor/upstream.toml and trace/rules.py at the end.",
 )
+@click.option("--no-suite", is_flag=True, help="With --add: do not run the tests under it.")
 @click.option(
     "--jobs",
     type=click.IntRange(min=1),
@@ -59,6 +61,7 @@ def command(
     report: str | None,
     force: bool,
     write: bool,
+    no_suite: bool,
     jobs: int,
     as_json: bool,
 ) -> None:
@@ -72,16 +75,18 @@ def command(
     --add downloads a version and checks its hash, looks for the place of each edit, builds it, and
     compares its headers with the default release's and its plans with the newest listed release's,
     and with the reference scheduler's. SOURCES are records and saved plans to compare besides a
-    graph for each rule. The report is Markdown, for the commit that lists the release. Only --write
+    graph for each rule. Of a source tree the tests that hold under every release run under it. The
+    report is Markdown, for the commit that lists the release. Only --write
     changes files of the source tree, at the very end. Exit status: 0 if every edit has its place,
-    it builds, and the reference makes the same plans; 1 otherwise.
+    it builds, the reference makes the same plans, and no test fails; 1 otherwise.
 
     \b
     ggml-py releases
     ggml-py releases --check
     ggml-py releases --add 2026.4.8929 --report report.md
     """
-    others = {"--report": report, "--force": force, "--write": write, "SOURCES": sources}
+    others = {"--report": report, "--force": force, "--write": write,
+              "--no-suite": no_suite, "SOURCES": sources}  # fmt: skip
     if version is None and (given := [name for name, value in others.items() if value]):
         raise click.UsageError(f"{given[0]} goes with --add VERSION")
     if version is not None and check:
@@ -93,7 +98,7 @@ def command(
     elif version is not None:
         if report is not None:
             check_target(report, force)
-        _add(package or "xllamacpp", version, sources, report, write, jobs, as_json)
+        _add(package or "xllamacpp", version, sources, report, write, not no_suite, jobs, as_json)
     else:
         from ..releases.listing import listing
 
@@ -133,17 +138,23 @@ def _add(
     sources: Sequence[str],
     report: str | None,
     write: bool,
+    suite: bool,
     jobs: int,
     as_json: bool,
 ) -> None:
     from ..releases import rule_cases
     from ..releases.candidate import candidate, enter, must_be_a_source_tree
+    from ..releases.suite import run_suite
 
     if write:
         must_be_a_source_tree()
     cases = rule_cases() + (cases_of(sources) if sources else [])
+
     with bar(f"planning {len(cases)} cases twice", at_once=False) as show:
         found = candidate(package, version, cases, jobs=jobs, progress=show)
+    if suite and found.key:
+        with bar(f"running the tests under {found.key}", at_once=True) as show:
+            found = replace(found, suite=run_suite(found.key, show))
     text = found.report()
     if report is not None:
         write_whole(report, text.encode())

@@ -13,6 +13,7 @@ from ..trace.rules import RELEASES
 from .compare import Comparison, compared
 from .planning import Progress, plans_under, prepared
 from .rule_cases import rule_cases
+from .suite import SuiteRun
 from .work import Work
 
 _SHOWN = 12  # names of what changed or was renumbered; what was added or removed is listed in full
@@ -36,6 +37,7 @@ class Candidate:
     proof: dict[str, Any]  # its build.json
     comparison: Comparison | None  # with `against`; None without a build
     against: str  # the newest listed release
+    suite: SuiteRun | None = None  # if the tests ran under it (`run_suite`)
 
     @property
     def label(self) -> str:
@@ -44,8 +46,11 @@ class Candidate:
 
     @property
     def complete(self) -> bool:
-        """Whether all edits have a place, it builds, and the reference makes all of its plans."""
+        """Whether all edits have a place, it builds, the reference makes all of its plans, and no
+        test failed."""
         if self.comparison is None or self.found["edits"]["missing"]:
+            return False
+        if self.suite is not None and self.suite.failed:
             return False
         return all(row.agrees[1] for row in self.comparison.rows)
 
@@ -56,11 +61,12 @@ class Candidate:
             "build": {"key": self.key, "error": self.error, "seconds": self.proof.get("seconds")},
             "against": self.against,
             "comparison": self.comparison.to_dict() if self.comparison is not None else None,
+            "suite": self.suite._asdict() if self.suite is not None else None,
         }  # fmt: skip
 
     def report(self) -> str:
         """In Markdown, for the message of the commit that lists the release."""
-        parts = (_head, _edits, _built, _bindings, _plans, _left)
+        parts = (_head, _edits, _built, _bindings, _plans, _suite, _left)
         return "\n\n".join(part(self) for part in parts) + "\n"
 
 
@@ -219,18 +225,28 @@ def _plan_of(headline: str, changes: Sequence[Any]) -> str:
     return headline + "".join(f" ({change.kind}: {change.text})" for change in changes)
 
 
+def _suite(one: Candidate) -> str:
+    if one.suite is None or one.suite.why_not:
+        why = one.suite.why_not if one.suite is not None else "it was not asked for"
+        return f"## Tests\n\nNot run: {why if one.key else 'there is no build'}."
+    run = one.suite
+    lines = ["## Tests", "", f"`{run.command}`: {run.n - len(run.failed)} of {run.n} passed, in "
+             f"{run.seconds:.0f} s."]  # fmt: skip
+    if run.failed:
+        lines += ["", *(f"- failed: {name}" for name in run.failed)]
+    return "\n".join(lines)
+
+
 def _left(one: Candidate) -> str:
-    key = one.key or one.label
     ops = [n for n in one.found["api"]["enums"]["added"] if n.startswith("GGML_OP_")]
     steps = [
-        f"the test suite was not run under it: `GGML_PY_UPSTREAM={key} pytest`",
         "no records or saved plans were compared: name them behind the version",
         "records of supported ops: `pytest tests/vendor/test_build_profiles.py "
         "tests/sim/test_profiles.py`",
         "generated tables: `python -m vendor.since`, `python -m vendor.record_ages`",
     ]
     if one.comparison is not None and len(one.comparison.rows) > len(rule_cases()):
-        del steps[1]
+        del steps[0]
     if ops:
         steps.append(f"new ops need rows in `vendor/ops_*.toml`: {_names(ops)}")
     return "\n".join(["## Not done", "", *(f"- {step}" for step in steps)])

@@ -36,6 +36,13 @@ FIXTURES = {  # tests that use one of these need no mark
 }
 ALL_NEEDS = ("mkdocs", "mypy", "playwright", "ruff")  # of the extra test-all
 AGAIN = {"arch_file": "programs"}  # upstream's own files with --all, otherwise similar files
+# The files that hold under every release: `pytest --any-release`.
+ANY_RELEASE = (
+    "abort", "alloc", "context", "custom", "devices", "differential", "explain", "gguf",
+    "gguf_split", "gguf_writer", "handle", "misuse", "multi_buffer", "nearest", "opt", "plan",
+    "profiles", "properties", "reference", "refusal", "scheduler", "sim", "sim_async", "sim_memory",
+    "tensor", "tensor_info", "threads", "unload", "why_not",
+)  # fmt: skip
 LEFT_OUT = pytest.StashKey[Counter[str]]()
 MAX_PROCESSES = 4  # each imports and collects everything, which takes it ten seconds
 
@@ -46,6 +53,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="also what takes long or has to be built first (tests/support/tiers.py)",
     )
+    parser.addoption(
+        "--any-release",
+        action="store_true",
+        help="only the files that hold under every release of ggml (GGML_PY_UPSTREAM)",
+    )
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Others may not even be importable under an older release."""
+    stem = collection_path.stem.removeprefix("test_")
+    others = collection_path.suffix == ".py" and stem not in ANY_RELEASE
+    return True if others and config.getoption("--any-release") else None
 
 
 def pytest_configure(config: pytest.Config) -> None:
