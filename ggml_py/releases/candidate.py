@@ -214,9 +214,9 @@ def _plans(one: Candidate) -> str:
         lines += ["", f"{len(planned)} of {counted(len(rows), 'plan')} are the reference "
                   "scheduler's, confirmed as far as a build without causes tells."]  # fmt: skip
     else:
-        lines += ["", f"{same} of {counted(len(rows), 'plan')} are those of the reference "
+        lines += ["", f"{same} of {counted(len(planned), 'plan')} are those of the reference "
                   "scheduler by the rules for this version."]  # fmt: skip
-    if same < len(rows) and not one.comparison.only_confirmed:
+    if same < len(planned) and not one.comparison.only_confirmed:
         lines.append("Where it plans otherwise, it has a rule that is not known here.")
     return "\n".join(lines)
 

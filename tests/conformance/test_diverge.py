@@ -292,7 +292,7 @@ def test_blas_differs_from_the_cpu(model_file, tmp_path):
     assert by_default.returncode == 0, by_default.stderr
 
 
-@pytest.mark.thorough("builds")
+@pytest.mark.by_hand
 def test_a_wrong_kernel_in_the_source_is_found(model_file, tmp_path):
     """A whole build of ggml whose RMS_NORM is off by one percent."""
     (source,) = (Path.home() / ".cache/ggml_py/sources").glob(f"{current()['label']}-*-ggml/ggml")

@@ -12,9 +12,10 @@ import pytest
 from build_support import REPO, index, small_sdist
 from cli_runs import fails, ok, run
 
-from ggml_py.builds import script
+from ggml_py.builds import current, script
 from ggml_py.releases.candidate import Candidate, enter
 from ggml_py.releases.listing import listing
+from ggml_py.releases.suite import SuiteRun, run_suite
 from ggml_py.trace.rules import RELEASES, find_release, rules_of
 from vendor import candidate, fetch, releases, rows
 from vendor.report import BuildError
@@ -311,6 +312,40 @@ def test_the_report_says_what_is_not_there():
     assert not one.complete
     with pytest.raises(ValueError, match="does not build and is not entered"):
         enter(one)
+
+
+def test_the_report_says_which_tests_failed():
+    one = Candidate(found(missing=[]), "0.27.0-1", "", {}, None, "0.26.0")
+    assert "## Tests\n\nNot run: it was not asked for." in one.report()
+    ran = SuiteRun("pytest --any-release", 61.2, 9, ("tests.test_a::test_b",))
+    said = replace(one, suite=ran).report()
+    assert "`pytest --any-release`: 8 of 9 passed, in 61 s.\n\n- failed: tests.test_a::test_b" in said
+    said = replace(one, suite=SuiteRun("", 0.0, 0, (), "it has no tests")).report()
+    assert "Not run: it has no tests." in said
+
+
+def test_an_installed_package_has_no_suite(monkeypatch, tmp_path):
+    monkeypatch.setattr(script, "find_script", lambda: tmp_path / "build_ggml.py")
+    assert run_suite("0.27.0-1").why_not == "an installed package has no tests"
+
+
+@pytest.mark.parametrize(
+    ("body", "n", "failed"),
+    [
+        ("def test_a(): pass\ndef test_b(): assert 0", 2, ("tests.test_plan::test_b",)),
+        ("import pytest\ndef test_a(): pytest.skip()\ndef test_b(): pass", 1, ()),
+    ],
+)
+def test_what_a_suite_says(monkeypatch, tmp_path, body, n, failed):
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests" / "test_plan.py").write_text(body)
+    option = "def pytest_addoption(parser): parser.addoption('--any-release', action='store_true')"
+    (tmp_path / "tests" / "conftest.py").write_text(option)
+    monkeypatch.setattr(script, "find_script", lambda: tmp_path / "build_ggml.py")
+    ran = run_suite(current()["key"])
+    assert (ran.n, ran.failed, ran.why_not, ran.passed) == (n, failed, "", not failed)
+    (tmp_path / "tests" / "conftest.py").write_text("1/0")
+    assert "ended before it began" in run_suite(current()["key"]).why_not
 
 
 def test_rules_of_a_newer_version_are_those_of_the_newest():

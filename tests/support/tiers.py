@@ -54,6 +54,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="also what takes long or has to be built first (tests/support/tiers.py)",
     )
     parser.addoption(
+        "--by-hand",
+        action="store_true",
+        help="only what benchmarks/by_hand.py runs, and keeps the result of",
+    )
+    parser.addoption(
         "--any-release",
         action="store_true",
         help="only the files that hold under every release of ggml (GGML_PY_UPSTREAM)",
@@ -71,6 +76,9 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers",
         "thorough(reason, quick=n): runs with --all only; of a test's many cases n run without",
+    )
+    config.addinivalue_line(
+        "markers", "by_hand: builds that take minutes; benchmarks/by_hand.py runs it"
     )
     absent = [name for name in ALL_NEEDS if importlib.util.find_spec(name) is None]
     if config.getoption("--all") and absent:
@@ -98,6 +106,12 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Runs before `-m`, so that `pytest --all -m thorough` selects what plain pytest leaves out,
     and what it runs with our own files."""
+    by_hand = config.getoption("--by-hand")
+    others = [item for item in items if bool(item.get_closest_marker("by_hand")) != by_hand]
+    items[:] = [item for item in items if item not in others]
+    config.hook.pytest_deselected(items=others)
+    if by_hand:
+        return
     left = dict(left_out(items))
     if config.getoption("--all"):
         again = {

@@ -130,7 +130,7 @@ def plans(key: str) -> list[Plan | str]:
     return [made.plan or made.error for made in plans_under([key], rule_cases())[0]]
 
 
-@pytest.mark.thorough("builds")
+@pytest.mark.by_hand
 def test_a_moved_scheduler_tells_its_causes(ggml: Path, tmp_path: Path) -> None:
     moved = move_scheduler(ggml, tmp_path / "ggml")
     done = built("--source", moved, *CPU, cache=WARM)
@@ -221,7 +221,7 @@ def test_a_release_without_a_place_plans_by_the_reference(ggml: Path, tmp_path: 
         shutil.rmtree(proof["folder"])
 
 
-@pytest.mark.thorough("builds")
+@pytest.mark.by_hand
 def test_a_rule_that_the_reference_does_not_know_is_noticed_without_causes(
     ggml: Path, tmp_path: Path
 ) -> None:
