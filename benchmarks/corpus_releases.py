@@ -2,13 +2,15 @@
 
     ggml-py corpus make CORPUS MODELS/*.gguf       (models: test-llama-archs -o MODELS)
     python benchmarks/corpus_releases.py CORPUS [--every N] [--upstream RELEASE…] [--write]
+    python benchmarks/corpus_releases.py CORPUS --plans-only [--every N] [--write]
 
 Builds the releases that are missing, and plans the graphs of the corpus under each, with the
 answers that were recorded. Exit status 1 means that a release and the reference by its rules
 disagree about a plan, or that a change between neighbours has no known cause. `--every N` takes a
-sample: each Nth plan. `--write` puts the result into benchmarks/results/corpus_releases.json,
-release by release; a release that is there for the same build and the same corpus is not asked
-again.
+sample: each Nth plan. `--plans-only` computes nothing, and needs a quarter of the time. `--write`
+puts the result into benchmarks/results/corpus_releases.json, or corpus_plans.json of what was only
+planned, release by release; a release that is there for the same build and the same corpus is not
+asked again.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ from ggml_py.releases.work import Made, Work
 from ggml_py.trace.rules import RELEASES
 
 REPO = Path(__file__).resolve().parent.parent
-TARGET = REPO / "benchmarks" / "results" / "corpus_releases.json"
+RESULTS = REPO / "benchmarks" / "results"
 PATTERNS = (
     "ggml_py/releases/*.py", "ggml_py/scheduler/as_recorded.py", "ggml_py/scheduler/rebuilt.py",
     "ggml_py/trace/reference.py", "ggml_py/trace/rules.py", "ggml_py/llama/corpus.py",
@@ -47,12 +49,15 @@ def main() -> int:
     parser.add_argument("corpus", type=Path)
     parser.add_argument("--every", type=int, default=1)
     parser.add_argument("--upstream", action="append")
+    parser.add_argument("--plans-only", action="store_true")
     parser.add_argument("--write", action="store_true")
     args = parser.parse_args()
     work = [kept.work for kept in kept_in(args.corpus)][:: args.every]
     labels = args.upstream or [release.label for release in reversed(RELEASES)]
     corpus = hashlib.sha256("\n".join(case.name for case in work).encode()).hexdigest()[:16]
-    known = json.loads(TARGET.read_text())["releases"] if TARGET.is_file() else {}
+    name = "corpus_plans.json" if args.plans_only else "corpus_releases.json"
+    target = RESULTS / name
+    known = json.loads(target.read_text())["releases"] if target.is_file() else {}
     rows: dict[str, dict] = {}
     before: tuple[str, list[Made]] | None = None
     for label in labels:
@@ -62,7 +67,7 @@ def main() -> int:
             rows[label], before = row, None
             continue
         start = time.monotonic()
-        (made,) = plans_under([key], work, jobs=2)
+        (made,) = plans_under([key], work, jobs=2, observe=not args.plans_only)
         rows[label] = row = judged(work, made) | {"key": key, "corpus": corpus}
         if before is not None:
             row["changed"] = changed(before, (label, made), work)
@@ -70,7 +75,7 @@ def main() -> int:
         row["seconds"] = round(time.monotonic() - start)
         print(f"{label}: {json.dumps(row)}", flush=True)
         if args.write:
-            write(rows, len(work), args)
+            write(target, rows, len(work), args)
     held = all(
         not row["wrong"] and "unknown" not in row.get("changed", {}) for row in rows.values()
     )
@@ -108,18 +113,19 @@ def changed(old: tuple[str, list[Made]], new: tuple[str, list[Made]], work: list
     return dict(found.most_common())
 
 
-def write(rows: dict[str, dict], n: int, args: argparse.Namespace) -> None:
+def write(target: Path, rows: dict[str, dict], n: int, args: argparse.Namespace) -> None:
     """Writes the record."""
     commit = subprocess.run(
         ["git", "rev-parse", "HEAD"], cwd=REPO, capture_output=True, text=True, check=True
     ).stdout.strip()
+    options = [f"--every {args.every}"] * (args.every > 1) + ["--plans-only"] * args.plans_only
     record = {
-        "command": f"python benchmarks/corpus_releases.py CORPUS --every {args.every} --write",
+        "command": " ".join(["python benchmarks/corpus_releases.py CORPUS", *options, "--write"]),
         "date": str(datetime.date.today()), "commit": commit,
         "equal": all(not row["wrong"] for row in rows.values()), "n_plans": n, "releases": rows,
         "patterns": list(PATTERNS), "about": search.hashes(PATTERNS),
     }  # fmt: skip
-    TARGET.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    target.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -30,6 +30,7 @@ from .shared.reports import FILES, check_reports, report, report_options
 )  # fmt: skip
 @click.option("--times", "rounds", type=click.IntRange(min=8), metavar="N",
               help="Also time computes, N rounds by turns, at least 8.")  # fmt: skip
+@click.option("--plans-only", is_flag=True, help="Allocate and compute nothing: it is quicker.")
 @report_options
 @as_json
 def command(
@@ -39,6 +40,7 @@ def command(
     jobs: int,
     no_build: bool,
     rounds: int | None,
+    plans_only: bool,
     **reported: Any,
 ) -> None:
     """Plan the same work natively under two releases of ggml. Show what moved, and why: a rule of
@@ -69,11 +71,19 @@ def command(
             f"{counted(len(releases), 'release')} given: name two with --upstream, or one and "
             "--source DIR"
         )
+    if rounds and plans_only:
+        raise click.UsageError("--times computes, --plans-only does not: give one of them")
     check_reports(reported["allow"], (reported[kind] for kind in FILES))
     cases = cases_of(sources)
     with bar(f"planning {len(cases)} cases twice", at_once=True) as show:
         found = compare(
-            *releases, cases, build=not no_build, jobs=jobs, progress=show, rounds=rounds or 0
+            *releases,
+            cases,
+            build=not no_build,
+            jobs=jobs,
+            progress=show,
+            rounds=rounds or 0,
+            observe=not plans_only,
         )
     if all(row.errors[0] and row.errors[1] for row in found.rows):
         first = found.rows[0]

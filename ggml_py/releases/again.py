@@ -4,8 +4,8 @@ python -m ggml_py.releases.again JOB.json
 
 The job has a list of items: the file of a saved plan, those of the plans that its scheduler made
 before, the file to write, whether the plan is this release's own, which is only observed, and
-whether it is only timed. Each item ends with a line on standard output. A process that dies leaves
-what it had finished.
+whether it is only timed, or only planned. Each item ends with a line on standard output. A process
+that dies leaves what it had finished.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from ..scheduler.observed import Observed
 
 STOPPED = 3  # exit status: the other items would fail, too
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+NOT_OBSERVED = Observed({}, {}, (), None, (), "only planned")
 _OTHERWISE = "the devices that stand in for those of the plan lead to another plan"
 
 
@@ -75,7 +76,7 @@ def _one(scheduler: AsRecorded, plan: Plan, item: dict[str, Any], out: Path) -> 
     else:
         if not item["own"]:
             again.to_json(out)
-        seen = scheduler.observe(plan)
+        seen = scheduler.observe(plan) if item["observe"] else NOT_OBSERVED
     write_whole(f"{out}.observed", json.dumps(seen).encode())
 
 

@@ -144,21 +144,26 @@ def compare(
     jobs: int = 1,
     progress: Progress | None = None,
     rounds: int = 0,
+    observe: bool = True,
 ) -> Comparison:
     """What release `after` plans differently from release `before`, case by case, and why.
 
     A release is any name that `ggml-py build --list` prints, or the folder of a checkout. One that
     is missing is built, unless `build` is false. A case that a release cannot plan is in the result
     with the reason. With `rounds`, computes are timed by turns so many times, at least
-    `MIN_ROUNDS`. Raises `NotBuiltError`, and ValueError for an unknown name and too few rounds.
+    `MIN_ROUNDS`; without `observe` graphs are only planned. Raises `NotBuiltError`, and ValueError
+    for an unknown name and too few rounds.
     """
+    if rounds and not observe:
+        raise ValueError("what is only planned is not timed: give rounds or observe=False")
     if 0 < rounds < MIN_ROUNDS:
         raise ValueError(f"{rounds} rounds: expected at least {MIN_ROUNDS}, or none")
     work = list(cases)
     labels = [prepared(release, build) for release in (before, after)]
     if labels[0] == labels[1]:
         raise ValueError(f"{before} and {after} are the same build, {labels[0]}: name two releases")
-    return compared(before, after, work, *plans_under(labels, work, jobs, progress, build, rounds))
+    made = plans_under(labels, work, jobs, progress, build, rounds, observe)
+    return compared(before, after, work, *made)
 
 
 def compared(

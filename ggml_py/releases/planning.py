@@ -56,12 +56,13 @@ def plans_under(
     progress: Progress | None = None,
     build: bool = True,
     rounds: int = 0,
+    observe: bool = True,
 ) -> list[list[Made]]:
     """For each build what it makes of each case. At most `jobs` processes run at once. A libllama
     that a model needs is built first, unless `build` is false. After that the cases are timed so
     many rounds, in each of which the builds take turns, one process at a time."""
     with tempfile.TemporaryDirectory() as folder:
-        planning = _Planning(Path(folder), cases, progress or (lambda _share: None), build)
+        planning = _Planning(Path(folder), cases, progress or (lambda _share: None), build, observe)
         planning.total = len(keys) * len(cases) * (1 + rounds)
         per_key = -(-jobs // len(keys))  # processes for each build
         step = max(1, -(-len(cases) // per_key))
@@ -81,11 +82,11 @@ class _Planning:
     """The files and the progress of `plans_under`."""
 
     def __init__(
-        self, folder: Path, cases: Sequence[Work], progress: Progress, build: bool
+        self, folder: Path, cases: Sequence[Work], progress: Progress, build: bool, observe: bool
     ) -> None:
         self._folder, self._cases, self._progress = folder, cases, progress
         self._lock, self._building = threading.Lock(), threading.Lock()
-        self._build = build
+        self._build, self._observe = build, observe
         self._libllamas: dict[str, bool] = {}  # by key of the build: whether it could be built
         self._running: set[subprocess.Popen[bytes]] = set()
         self._stopped = False
@@ -129,7 +130,7 @@ class _Planning:
             earlier = [self._saved[id(plan)] for plan in case.earlier]
             items.append({
                 "case": c, "saved": saved, "own": case.plan is None, "goes_on": False,
-                "earlier": earlier, "out": out,
+                "earlier": earlier, "out": out, "observe": self._observe,
             })  # fmt: skip
         for item, following in pairwise(items):
             item["goes_on"] = following["earlier"] == [*item["earlier"], item["saved"]]

@@ -186,3 +186,9 @@ def test_a_libllama_is_built_once_and_by_the_process_that_people_see(monkeypatch
     ran.clear()
     plans_under([key], works[:1])
     assert len(ran) == 2 and ran[0] == ran[1]
+
+
+def test_what_is_only_planned():
+    (row,) = plans_under([current()["key"]], [Work("experts", plan=EXPERTS)], observe=False)
+    assert row[0].plan.outcome == EXPERTS.outcome
+    assert row[0].observed == ({}, {}, (), None, (), "only planned", (), (), "")

@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from cli_runs import fails
 
 import ggml_py as ggml
 from ggml_py.releases import Made, rule_cases
@@ -122,6 +123,10 @@ def test_too_few_rounds():
 
     with pytest.raises(ValueError, match="7 rounds: expected at least 8, or none"):
         compare("0.25.3", "0.26.0", [], rounds=7)
+    with pytest.raises(ValueError, match="only planned is not timed"):
+        compare("0.25.3", "0.26.0", [], rounds=8, observe=False)
+    words = ("--upstream", "0.25.3", "--upstream", "0.26.0", "--times", "8", "--plans-only")
+    assert "--times computes, --plans-only does not" in fails("compare", *words, code=2)
 
 
 # --- made-up values
