@@ -35,6 +35,7 @@ struct gp_sim_settings {
     bool               host_buffer; // has a buffer type of pinned host memory
     bool               async_;      // computes and copies while the caller continues; has events
     int32_t            optimize;    // enum gp_sim_order
+    int32_t            wrong;       // enum ggml_op: its f32 results are 1 % too large; GGML_OP_NONE: all are right
     size_t             memory;      // bytes of the device
     size_t             max_size;    // maximum bytes of a buffer
     size_t             alignment;   // of buffers and tensors, a power of two

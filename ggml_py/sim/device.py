@@ -56,6 +56,7 @@ class _Settings:
     async_: bool | None = None
     buft_of: Device | None = None
     graph_optimize: Optimizer | str | None = None
+    wrong: enums.Op | int | str | None = None
 
     def like(self, profile: Any, card: Any) -> _Settings:
         """With a value for each setting: those of the card, or the usual ones."""
@@ -102,6 +103,7 @@ def sim_device(
     async_: bool | None = None,
     buft_of: Device | None = None,
     graph_optimize: Optimizer | str | None = None,
+    wrong: enums.Op | int | str | None = None,
 ) -> SimDevice:
     """Makes a simulated device. The scheduler plans on it, copies to it and computes on it, with
     the CPU's kernels. It is in `devices()` until it is closed. The same name gives the same device,
@@ -134,12 +136,15 @@ def sim_device(
     those of CUDA, HIP, MUSA and Vulkan); "metal", that for Metal; or "none". The result of a
     function is checked: each node once, and none before one that it needs.
 
+    `wrong` is an op ("RMS_NORM") whose kernel is to be wrong: its f32 results are 1 % too large. It
+    is for trying what looks for such a kernel, as `ggml-py diverge` does.
+
     Raises `ArgumentError` for a name that another device has, for settings that do not fit
     together, and for changed settings while it is in use. C: gp_sim_open
     """
     settings = _Settings(
         profile, supports, memory, offload_min_batch, type, max_size, alignment, host, host_buffer,
-        async_, buft_of, graph_optimize,
+        async_, buft_of, graph_optimize, wrong,
     )  # fmt: skip
     encoded = c_text("a device's name", name)
     if not name or len(encoded) > 63:
@@ -294,6 +299,7 @@ def _open(name: str, settings: _Settings, card: Any, device: SimDevice | None = 
     native.host, native.host_buffer = bool(settings.host), bool(settings.host_buffer)
     native.async_ = bool(settings.async_) and native.host == 0  # others may free host memory
     native.optimize = order_kind(settings.graph_optimize)
+    native.wrong = _wrong(settings.wrong)
     native.memory = integer("memory", settings.memory, 1)
     no_limit = settings.max_size in (None, _SIZE_MAX)
     native.max_size = _SIZE_MAX if no_limit else integer("max_size", settings.max_size, 1)
@@ -336,6 +342,15 @@ def _buft_of(settings: _Settings, device: SimDevice | None) -> Any:
     if other._settings.buft_of is not None or other._settings.host:
         raise ArgumentError(f"buft_of={other!r}: expected a device with its own buffer type")
     return raw
+
+
+def _wrong(value: enums.Op | int | str | None) -> int:
+    if value is None:
+        return int(enums.Op.NONE)
+    number = enum_of(enums.Op, value)
+    if enums.Op(number).name in ("COUNT", *VIEWS):
+        raise ArgumentError(f"wrong={value!r}: expected an op that computes, such as 'RMS_NORM'")
+    return int(number)
 
 
 def _type(value: enums.BackendDevType | int | str | None) -> int:

@@ -85,6 +85,6 @@ def _supports(part: str, value: str) -> Any:
 _READ: dict[str, Callable[[str, str], Any]] = {
     "profile": _word, "strict": _flag, "supports": _supports, "type": _word,
     "memory": _bytes, "max_size": _bytes, "alignment": _whole, "min_batch": _whole,
-    "graph_optimize": _word, "host": _flag, "host_buffer": _flag, "async": _flag,
+    "graph_optimize": _word, "wrong": _word, "host": _flag, "host_buffer": _flag, "async": _flag,
     "buft_of": lambda part, value: device(_word(part, value)),
 }  # fmt: skip

@@ -292,6 +292,18 @@ def test_blas_differs_from_the_cpu(model_file, tmp_path):
     assert by_default.returncode == 0, by_default.stderr
 
 
+@pytest.mark.parametrize("how", ["", ",async=0", ",host"])
+def test_a_wrong_kernel_of_a_simulated_device_is_found(model_file, how):
+    side = f"sim:gpu0{how},wrong=RMS_NORM -ngl 99"
+    done = run("diverge", model_file, "--between", "CPU", side, "--json")
+    assert done.returncode == 1, done.stderr
+    found = json.loads(done.stdout)
+    assert (found["first"]["op"], found["first"]["name"]) == ("RMS_NORM", "norm-0")
+    over = {node["name"] for node in found["nodes"] if node["over"]}
+    on_gpu = [node for node in found["nodes"] if node["backends"][1] == "gpu0"]
+    assert over == {node["name"] for node in on_gpu if node["op"] == "RMS_NORM"}
+
+
 @pytest.mark.by_hand
 def test_a_wrong_kernel_in_the_source_is_found(model_file, tmp_path):
     """A whole build of ggml whose RMS_NORM is off by one percent."""

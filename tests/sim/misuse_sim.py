@@ -62,6 +62,8 @@ MISUSES = [
          graph_optimize="cuda"),
     _row("graph_optimize-list", "graph_optimize=[1]", "a function of the split's nodes, or",
          graph_optimize=[1]),
+    _row("wrong-view", "wrong='VIEW'", "an op that computes", wrong="VIEW"),
+    _row("wrong-unknown", "'RMSNORM'", "expected one of", wrong="RMSNORM"),
     _row("host-and-pinned", "host=True", "no host_buffer", host=True, host_buffer=True),
     misuse("sim/buft_of-cpu", lambda e: ggml.sim_device("sim", buft_of=e.cpu.device), BAD,
            "buft_of=<Device CPU", "another simulated device"),

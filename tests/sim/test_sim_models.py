@@ -118,13 +118,13 @@ def test_the_command_line_takes_them(path, tmp_path):
 def test_what_a_text_can_say(sims):
     first = sims("gpu0")
     text = "gpu1,type=igpu,supports=MUL_MAT+SILU,memory=1.5G,max_size=64M,alignment=256,async=0"
-    device = sim_device_of(text + ",host_buffer,buft_of=gpu0,min_batch=8")
+    device = sim_device_of(text + ",host_buffer,buft_of=gpu0,min_batch=8,wrong=MUL")
     assert sims("gpu1", **device.settings) is device
     assert device.settings == {
         "supports": {"MUL_MAT": True, "SILU": True}, "profile": None, "memory": 3 << 29,
         "offload_min_batch": 8, "type": "igpu", "max_size": 64 << 20, "alignment": 256,
         "host": False, "host_buffer": True, "async_": False, "buft_of": first,
-        "graph_optimize": None,
+        "graph_optimize": None, "wrong": "MUL",
     }  # fmt: skip
     assert sim_device_of("gpu1") is device  # no settings: as it is
     assert device.settings["alignment"] == 256
