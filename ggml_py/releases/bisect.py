@@ -113,7 +113,11 @@ def bisect(
         if progress is not None:
             progress(min(1.0, (len(tried) - 2) / steps))
     ends = labels[low], labels[high]
-    found = compared(*ends, cases, *map(plans, ends))
+    made = list(map(plans, ends))
+    if rounds:  # both were timed beside the first release, and not beside each other
+        keys = [prepared(label, build) for label in ends]
+        made = plans_under(keys, cases, jobs, build=build, rounds=rounds)
+    found = compared(*ends, cases, *made)
     there = list(map(held, *reversed(beside(labels[high]))))
     unknown = [
         label for label, now in tried

@@ -210,8 +210,17 @@ def release_rules() -> str:
 
 
 def corpus_releases() -> str:
-    """How each release plans the corpus."""
-    record = json.loads((RESULTS / "corpus_releases.json").read_text())
+    """How each release plans and computes a sample of the corpus."""
+    return _of_corpus("corpus_releases.json")
+
+
+def corpus_plans() -> str:
+    """How each release plans the whole corpus."""
+    return _of_corpus("corpus_plans.json")
+
+
+def _of_corpus(name: str) -> str:
+    record = json.loads((RESULTS / name).read_text())
     lines = [
         "| release | plans | as the reference | ops that it lacks | changed since the one before |",
         "|---|---:|---:|---:|---|",
@@ -219,7 +228,7 @@ def corpus_releases() -> str:
     for label, row in record["releases"].items():
         changed = ", ".join(f"{what}: {n}" for what, n in row.get("changed", {}).items())
         lines.append(
-            f"| {label} | {row['planned']} | {row['planned'] - len(row['wrong'])} | "
+            f"| {label} | {row['planned']:,} | {row['planned'] - len(row['wrong']):,} | "
             f"{sum(row['errors'].values())} | {changed} |"
         )
     lines += ["", f"`{record['command']}`, {record['date']}."]
@@ -238,6 +247,7 @@ TABLES = {  # page, name there: table
     ("ANY_PROGRAM.md", "benchmarks/record_programs.py"): programs,
     ("RELEASES.md", "benchmarks/release_rules.py"): release_rules,
     ("RELEASES.md", "benchmarks/corpus_releases.py"): corpus_releases,
+    ("RELEASES.md", "benchmarks/corpus_releases.py: plans"): corpus_plans,
 }
 
 

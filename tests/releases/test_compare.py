@@ -14,9 +14,10 @@ import ggml_py as ggml
 from ggml_py.models.synthetic import LlamaSpec, write_llama
 from ggml_py.releases import Made, bisect, rule_cases
 from ggml_py.scheduler.as_recorded import replay_as_recorded
+from ggml_py.scheduler.observed import Observed
 from ggml_py.trace import reference
 from ggml_py.trace.reference import CannotPlanError
-from ggml_py.trace.rules import find_release
+from ggml_py.trace.rules import RELEASES, find_release
 
 OLD, NEW = "0.17.0", ggml.enums.UPSTREAM
 REPO = Path(__file__).resolve().parents[2]
@@ -99,6 +100,30 @@ def test_bisect_finds_the_release_in_either_direction(by_rules, good, bad, that,
     assert (found.last, found.first) == (last, first)
     assert [release for release, _held in found.tried[:2]] == [good, bad]
     assert found.comparison.different
+
+
+def test_bisect_times_each_release_by_turns_with_the_first(by_rules, monkeypatch):
+    pairs = []
+
+    def timed(labels, cases, *more, build=True, rounds=0):
+        pairs.append((labels, rounds))
+        rows = planned_by_rules(labels, cases, *more)
+        newest_first = [release.label for release in RELEASES]
+        slow = [newest_first.index(label) <= newest_first.index("0.18.0") for label in labels]
+        taken = [(2e-3 if one else 1e-3) + 1e-6 * labels.index(labels[-1]) for one in slow]
+        return [
+            [made._replace(observed=Observed({}, {}, (), 1, (), seconds=(s,) * rounds))
+             for made in row] for s, row in zip(taken, rows, strict=True)
+        ]  # fmt: skip
+
+    monkeypatch.setattr(sys.modules["ggml_py.releases.bisect"], "plans_under", timed)
+    found = bisect("0.9.4", "0.26.0", rule_cases()[:1], "time > 1.5")
+    assert (found.last, found.first) == ("0.17.0", "0.18.0")
+    # What is compared was timed together; the first release alone was only planned.
+    together = [labels for labels, rounds in pairs if rounds == 10]
+    assert [labels[0] for labels in together[:-1]] == ["0.9.4"] * (len(found.tried) - 1)
+    assert together[-1] == ["0.17.0", "0.18.0"]
+    assert "a compute takes 2.00 times as long" in str(found)
 
 
 def test_bisect_refuses_what_does_not_turn(by_rules):
@@ -188,6 +213,24 @@ def test_the_rules_that_changed_are_found_natively(folder):
     assert "5 of these are in" in ok(
         "compare", "--upstream", OLD, "--upstream", NEW, "--allow", allowed
     )
+
+
+@pytest.mark.thorough("builds")
+def test_computes_are_timed_where_nothing_is_simulated(folder):
+    ok("build", "--upstream", OLD)
+    path = folder / "saved.json.gz"
+    ok("plan", folder / "m.gguf", *SETS["CPU"], "-o", path, "--force")
+    partly = folder / "partly.json.gz"
+    ok("plan", folder / "m.gguf", *SETS["partly"], "-o", partly, "--force")
+    words = ("compare", "--upstream", OLD, "--upstream", NEW, path, partly, "--times", "8")
+    real, simulated = json.loads(run(*words, "--json").stdout)["cases"]
+    assert [len(side["seconds"]) for side in real["observed"]] == [8, 8]
+    assert real["time"]["ratio"] > 0 and 0 < real["time"]["p"] <= 1
+    assert 0 <= real["output_error"]["error"] < 1e-4 and real["output_error"]["n"]
+    assert [side["untimed"] for side in simulated["observed"]] == [
+        "gpu0 is simulated here, on the CPU"
+    ] * 2
+    assert simulated["time"] is None
 
 
 @pytest.mark.thorough("builds")
