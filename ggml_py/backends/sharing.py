@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
 USED: dict[int, weakref.ref[AnyGraph]] = {}  # by id: graphs whose tensors are or were in use
 CHANGES: list[changing] = []
+_ENDED: list[object] = [object()]  # another one whenever a change has ended
 ALLOCATING: list[int] = []  # the threads that are in `Context.alloc` or `Tensor.alloc`
 LATER: list[tuple[changing, Callable[[], None]]] = []  # work that finalizers left
 
@@ -96,6 +97,7 @@ class changing(in_use):
 
     def __exit__(self, *_raised: object) -> None:
         if self in CHANGES:
+            _ENDED[0] = object()  # before the removal: who misses it in `CHANGES` sees this
             CHANGES.remove(self)
         give_back(self._user, self._handles)
         if LATER:
@@ -193,6 +195,11 @@ def _check_changes(graph: AnyGraph, mine: changing | None = None) -> None:
             raise BusyError(
                 f"a {kind} that is {_where(change._user)} changes tensors of this Graph: {_ADVICE}"
             )
+
+
+def last_ended() -> object:
+    """Another object whenever a change has ended since."""
+    return _ENDED[0]
 
 
 def changed_elsewhere(tensor: Any) -> str:

@@ -13,7 +13,7 @@ import numpy as np
 
 from .. import enums
 from ..backends.buffer import READONLY, BufferMemory, LentMemory, memory_of
-from ..backends.sharing import changed_elsewhere
+from ..backends.sharing import changed_elsewhere, last_ended
 from ..boundary.arguments import describe, integer, ptr_of
 from ..boundary.ffi import NULL, ffi, lib, text
 from ..errors import AbortError, ArgumentError, BusyError, NoDataError
@@ -83,25 +83,38 @@ class TensorData(TensorInfo):
             arrays = getattr(self._context, "_arrays", None)  # only a Context has them
             if arrays:
                 arrays.upload(ptr)
+        if not self._in_place(ptr):
+            self._find_memory(ptr)
+        return ptr
+
+    @staticmethod
+    def _in_place(ptr: Any) -> bool:
+        """Whether it has memory now."""
         source = ptr.view_src
         if source:  # a view: upstream sets its address only once
             place = ffi.cast("char *", source.data)
             if ptr.data != (place + ptr.view_offs if place else NULL):
                 lib.gp_view_place(ptr)
-            buffer = source.buffer
-        else:
-            buffer = ptr.buffer
-        if not (buffer and ptr.data):
-            if doing := changed_elsewhere(source or ptr):
+            return bool(source.buffer and ptr.data)
+        return bool(ptr.buffer and ptr.data)
+
+    def _find_memory(self, ptr: Any) -> None:
+        """Raises unless it has memory after all: a change that hid it may just have ended."""
+        while True:
+            ended = last_ended()
+            if self._in_place(ptr):
+                return
+            if doing := changed_elsewhere(ptr.view_src or ptr):
                 raise BusyError(
                     f"another thread is {doing} a graph with tensor '{self.name}': wait until "
                     "that returns"
                 )
-            raise NoDataError(
-                f"tensor '{self.name}' has no memory: allocate its context (Context.alloc) or its "
-                "graph (Scheduler.alloc_graph) first; a scheduler's reset() takes memory back"
-            )
-        return ptr
+            if ended is last_ended():
+                break
+        raise NoDataError(
+            f"tensor '{self.name}' has no memory: allocate its context (Context.alloc) or its "
+            "graph (Scheduler.alloc_graph) first; a scheduler's reset() takes memory back"
+        )
 
     def set(
         self,
