@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from .shared.bar import bar
-from .shared.options import ModelCommand, as_json, echo_json, model_options, ours, read_model
+from .shared.options import ModelCommand, as_json, echo_json, model_options, read_model
 from .shared.output import check_target
 
 _META = "ggml_py.words"
@@ -81,7 +81,7 @@ def command(
     from ..conformance.forced import run_side
 
     if side is not None and folder is not None:
-        with ours(read_model(quiet=True, **options), "diverge") as model:
+        with read_model(quiet=True, **options) as model:
             run_side(model, side, Path(folder), n_prompt, n_gen)
         return
     context = click.get_current_context()

@@ -32,6 +32,7 @@ from .divergence import limit_of
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+    from ..llama.model import LlamaModel
     from ..tensors.tensor import Tensor
 
 FIRST, SECOND = "first", "second"
@@ -41,10 +42,10 @@ _MADE_UP = re.compile(r"\b(?:node|leaf)_\d+")
 _COPY = re.compile(r"[^#]+#(.*)#\d+")
 
 
-def run_side(model: Model, side: str, folder: Path, n_prompt: int, n_gen: int) -> None:
+def run_side(model: Model | LlamaModel, side: str, folder: Path, n_prompt: int, n_gen: int) -> None:
     """Evaluates a prompt of n_prompt tokens and n_gen more, one by one. `side` is FIRST or SECOND,
-    for which FIRST must have been run in that folder. Raises what `Model.eval` raises."""
-    ids = [(7919 * i + 1) % model.hparams.n_vocab for i in range(n_prompt + n_gen)]
+    for which FIRST must have been run in that folder. Raises what `eval` of the model raises."""
+    ids = [(7919 * i + 1) % _n_vocab(model) for i in range(n_prompt + n_gen)]
     with ExitStack() as stack:
         file = stack.enter_context((folder / NODES.format(side)).open("w", encoding="utf-8"))
         look = (
@@ -60,10 +61,14 @@ def run_side(model: Model, side: str, folder: Path, n_prompt: int, n_gen: int) -
                 model.eval(ids[i : i + 1])
 
 
+def _n_vocab(model: Model | LlamaModel) -> int:
+    return model.hparams.n_vocab if isinstance(model, Model) else len(model.tokenizer)
+
+
 Places: TypeAlias = "dict[tuple[str, str], str]"
 
 
-def _backends(model: Model, n_tokens: int, n_past: int) -> Places:
+def _backends(model: Model | LlamaModel, n_tokens: int, n_past: int) -> Places:
     """Where the nodes of the next graph are, by name and op: names alone repeat."""
     n = min(n_tokens, model.n_ubatch)
     return {(node.name, node.op): node.backend or "" for node in model.plan(n, n_past).nodes}

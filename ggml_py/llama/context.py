@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..boundary.callback import raise_instead, raise_taken
+from ..boundary.callback import Callback, raise_instead, raise_taken
 from ..boundary.ffi import NULL, ffi
 from ..boundary.ffi import lib as ggml
 from ..boundary.handle import COMPUTING, in_use
@@ -16,7 +16,6 @@ from ..errors import ComputeError, ModelError
 from ..scheduler.borrowed import BorrowedScheduler
 from .library import Library
 from .native import ContextHandle, LlamaHandle
-from .watching import Watching
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -69,7 +68,7 @@ class LlamaContext:
                 lib.llama_memory_clear(memory, True)
 
     def eval(
-        self, tokens: Sequence[int], all_logits: bool, seq: int, watching: Watching | None
+        self, tokens: Sequence[int], all_logits: bool, seq: int, watching: Callback | None
     ) -> npt.NDArray[np.float32]:
         """The logits [n_vocab] after the last token, or [n_tokens, n_vocab]."""
         if watching is None and len(tokens) == 1 and type(tokens[0]) is int:
@@ -180,7 +179,7 @@ class LlamaContext:
         return (ids, places, counts, output, one, sequences), batch
 
     def _decode(
-        self, ids: Any, pos: int, seq: int, all_logits: bool, last: bool, watching: Watching | None
+        self, ids: Any, pos: int, seq: int, all_logits: bool, last: bool, watching: Callback | None
     ) -> None:
         output = np.full(len(ids), all_logits, np.int8)
         output[-1] |= last
@@ -246,7 +245,7 @@ class LlamaContext:
             finally:
                 lib.llama_set_embeddings(self.context.ptr, False)
 
-    def _watch(self, watching: Watching | None) -> None:
+    def _watch(self, watching: Callback | None) -> None:
         made, lib = self._library.ffi, self._library.lib
         if watching is None:
             lib.gpl_set_eval_callback(self.context.ptr, NULL, NULL)

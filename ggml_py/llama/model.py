@@ -19,6 +19,7 @@ from ..gguf.whole import whole
 from ..graphs.graph import Graph
 from ..plan import MemoryRow, Promise
 from ..scheduler.borrowed import BorrowedScheduler
+from ..tensors.tensor import Tensor
 from .command_line import CommandLine
 from .context import LlamaContext
 from .library import Library
@@ -28,7 +29,7 @@ from .params import Params
 from .plans import build, plan_of, reserved_plan_of
 from .shapes import check_shape
 from .tokenizer import Tokenizer
-from .watching import Watching
+from .watching import Looking, Watching
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -76,6 +77,7 @@ class LlamaModel:
         self._only_header = only_header
         self._stamps = gguf._stamps
         self._running: LlamaContext | None = None
+        self._looking: Looking | None = None
         try:
             with whole(gguf) as path, self._naming():
                 if fit is not None:
@@ -284,14 +286,34 @@ class LlamaModel:
         seq = integer("seq", seq, 0, self.n_seq_max - 1)
         if isinstance(watch, str):
             raise TypeError(f"watch={watch!r}: expected a list of names, like [{watch!r}]")
-        if watch and self._params.options.split_mode == "tensor":
+        if watch:
+            self._check_whole("watch")
+        if not watch:
+            return self._loaded().eval(tokens, all_logits, seq, self._looking)
+        if self._looking is not None:
+            raise ModelError("watch: another function looks at the nodes (look_at_nodes)")
+        watching = Watching(watch)
+        return self._loaded().eval(tokens, all_logits, seq, watching), watching.found
+
+    @contextmanager
+    def look_at_nodes(self, look: Callable[[Tensor, bool], bool]) -> Iterator[None]:
+        """In the block `look(node, ask)` sees every node of each `eval`, as an eval callback does:
+        True as the answer to `ask` makes the scheduler compute up to this node and call again with
+        its result, whose data may then be changed. Raises `ModelError` with split_mode "tensor".
+        C: ggml_backend_sched_set_eval_callback"""
+        self._check_whole("look_at_nodes")
+        before, self._looking = self._looking, Looking(look)
+        try:
+            yield
+        finally:
+            self._looking = before
+
+    def _check_whole(self, what: str) -> None:
+        if self._params.options.split_mode == "tensor":
             raise ModelError(
-                'watch: with split_mode "tensor" each device has a part of a node, and upstream '
+                f'{what}: with split_mode "tensor" each device has a part of a node, and upstream '
                 "gives none of them: use another split_mode (-sm)"
             )
-        watching = Watching(watch) if watch else None
-        logits = self._loaded().eval(tokens, all_logits, seq, watching)
-        return logits if watching is None else (logits, watching.found)
 
     def encode(self, tokens: Sequence[int]) -> None:
         """Gives a model with an encoder (T5) the text that its decoder reads. C: llama_encode"""

@@ -1,8 +1,8 @@
-"""Named activations of an evaluation, as arrays."""
+"""Callbacks that see the nodes of an evaluation: named activations, as arrays, and all nodes."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,8 @@ from ..boundary.callback import Callback
 from ..boundary.ffi import ffi, lib, text
 from ..enums import Type
 from ..tensors.convert import DTYPES, decode
+from ..tensors.lent import Lent
+from ..tensors.tensor import Tensor
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -37,6 +39,23 @@ class Watching(Callback):
         if wanted and not ask:
             self.found[name] = array_of(node)
         return wanted or not ask  # False as the answer to a computed node would stop
+
+
+class Looking(Callback):
+    """Shows every node to a function of the node and of whether it asks, as an eval callback."""
+
+    __slots__ = ("look",)
+
+    def __init__(self, look: Callable[[Tensor, bool], bool]) -> None:
+        super().__init__()
+        self.look = look
+
+    def _run(self, node: Any, ask: bool) -> bool:
+        lent = Lent("an eval callback")
+        try:
+            return bool(self.look(Tensor(node, lent), ask))
+        finally:
+            lent.closed = True
 
 
 def array_of(tensor: Any) -> npt.NDArray[Any]:

@@ -14,8 +14,9 @@ from typing import Any
 from .. import enums
 from ..backends.device import Device
 from ..boundary.ffi import ffi, lib, text
+from ..tensors.lent import Lent
 from ..tensors.tensor import Tensor
-from .calls import Asked, Lent
+from .calls import Asked
 
 Answer = Callable[[Tensor], "bool | None"]  # None: what the device itself answers
 _DEVICE_DECIDES = 2
@@ -27,7 +28,7 @@ class _Assumed(Asked):
     __slots__ = ()
 
     def _run(self, ptr: Any) -> int:
-        lent = Lent("assumed answers")
+        lent = Lent("a device's assumed answers")
         try:
             answer = self.function(Tensor(ptr, lent))
         finally:

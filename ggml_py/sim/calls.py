@@ -9,28 +9,13 @@ from typing import Any, TypeAlias
 from ..boundary.arguments import describe
 from ..boundary.callback import Callback
 from ..boundary.ffi import lib
-from ..errors import ArgumentError, ClosedError, MissingFunctionError
+from ..errors import ArgumentError, MissingFunctionError
+from ..tensors.lent import Lent
 from ..tensors.tensor import Tensor
 
 Optimizer: TypeAlias = "Callable[[SplitNodes], Iterable[Tensor | int]]"
 
 VIEWS = ("NONE", "RESHAPE", "VIEW", "PERMUTE", "TRANSPOSE")
-
-
-class Lent:
-    """Takes the place of a Tensor's context while the user's function looks at the Tensor."""
-
-    __slots__ = ("closed", "what")
-
-    def __init__(self, what: str) -> None:
-        self.closed = False
-        self.what = what
-
-    @property
-    def ptr(self) -> None:
-        """`Tensor.ptr` reads this of its context. Raises `ClosedError` after the call."""
-        if self.closed:
-            raise ClosedError(f"this tensor was lent to a device's {self.what} for one call")
 
 
 class Asked(Callback):
@@ -51,7 +36,7 @@ class Predicate(Asked):
     __slots__ = ()
 
     def _run(self, ptr: Any) -> bool:
-        lent = Lent("supports function")
+        lent = Lent("a device's supports function")
         try:
             return bool(self.function(Tensor(ptr, lent)))
         finally:
@@ -90,7 +75,7 @@ class Order(Asked):
     __slots__ = ()
 
     def _run(self, ptrs: Any, n: int, order: Any, keep: Any) -> bool:
-        lent = Lent("graph_optimize function")
+        lent = Lent("a device's graph_optimize function")
         try:
             nodes = SplitNodes(Tensor(ptrs[i], lent) for i in range(n))
             nodes._keep = keep

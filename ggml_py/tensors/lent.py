@@ -1,7 +1,7 @@
-"""Tensors that belong to a scheduler: the copies that it makes for splits.
-
-They appear only as `Tensor.src` of an allocated graph and in callbacks. The scheduler owns their
-memory, so they work while it holds the graph and raise `ClosedError` afterwards.
+"""What takes the place of a Tensor's context where the tensor is somebody else's: a scheduler's,
+whose copies for splits appear as `Tensor.src` of an allocated graph and in callbacks, and work
+while it holds the graph; or that of a call which shows it to a function. Afterwards it raises
+`ClosedError`.
 """
 
 from __future__ import annotations
@@ -35,6 +35,22 @@ class Loan:
         if not self.closed:
             self.closed = True
             _OPEN.remove(self)
+
+
+class Lent:
+    """Takes the place of a Tensor's context while the user's function looks at the Tensor."""
+
+    __slots__ = ("closed", "what")
+
+    def __init__(self, what: str) -> None:
+        self.closed = False
+        self.what = what
+
+    @property
+    def ptr(self) -> None:
+        """`Tensor.ptr` reads this of its context. Raises `ClosedError` after the call."""
+        if self.closed:
+            raise ClosedError(f"this tensor was lent to {self.what} for one call")
 
 
 def lender_of(ptr: Any, context: Any) -> Any:

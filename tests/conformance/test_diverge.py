@@ -304,6 +304,20 @@ def test_a_wrong_kernel_of_a_simulated_device_is_found(model_file, how):
     assert over == {node["name"] for node in on_gpu if node["op"] == "RMS_NORM"}
 
 
+@pytest.mark.thorough("programs")
+def test_a_wrong_kernel_is_found_in_a_graph_of_libllama(model_file):
+    words = ("diverge", model_file, "--graphs", "libllama", "-c", "64", "--between", "CPU")
+    done = run(*words, "sim:gpu0,wrong=RMS_NORM -ngl 99", "--json")
+    assert done.returncode == 1, done.stderr
+    found = json.loads(done.stdout)
+    assert (found["first"]["op"], found["first"]["name"]) == ("RMS_NORM", "norm-0")
+    over = [node for node in found["nodes"] if node["over"]]
+    assert {(node["op"], node["backends"][1]) for node in over} == {("RMS_NORM", "gpu0")}
+    assert len(over) == sum(node["op"] == "RMS_NORM" for node in found["nodes"])
+    same = run(*words, "CPU threads=1")
+    assert same.returncode == 0 and ": 0 of " in same.stdout
+
+
 @pytest.mark.by_hand
 def test_a_wrong_kernel_in_the_source_is_found(model_file, tmp_path):
     """A whole build of ggml whose RMS_NORM is off by one percent."""
