@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections import Counter
 from collections.abc import Sequence
@@ -15,6 +16,7 @@ from .work import Made
 
 # What upstream's test-llama-archs allows between two backends; of a p-value, one in a hundred.
 ERROR, P = 1e-4, 0.01
+_EXACT = 60  # values: counting all signs of a thousand would take minutes and gigabytes
 MIN_ROUNDS = 8  # with fewer no difference can be that significant
 
 
@@ -91,14 +93,17 @@ def time_change(before: Made, after: Made) -> TimeChange | None:
 
 
 def signed_rank_p(differences: Sequence[float]) -> float:
-    """The two-sided p-value of Wilcoxon's signed-rank test, exact also with ties; zeros are left
-    out."""
+    """The two-sided p-value of Wilcoxon's signed-rank test, exact also with ties, and by the
+    normal distribution above `_EXACT` values; zeros are left out."""
     values = [d for d in differences if d]
     ordered = sorted(abs(d) for d in values)
     # Twice the mean rank of equal sizes, which is whole.
     rank = {size: 2 * ordered.index(size) + ordered.count(size) + 1 for size in set(ordered)}
     total = sum(rank[abs(d)] for d in values)
     positive = sum(rank[abs(d)] for d in values if d > 0)
+    if len(values) > _EXACT:
+        spread = math.sqrt(sum(rank[abs(d)] ** 2 for d in values) / 4)
+        return math.erfc(abs(positive - total / 2) / spread / math.sqrt(2))
     ways = [1] + [0] * total  # signs that lead to a sum of the positive ranks
     for d in values:
         r = rank[abs(d)]

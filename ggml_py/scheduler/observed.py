@@ -34,7 +34,7 @@ class RunCopy(NamedTuple):
 
 
 class Output(NamedTuple):
-    """A computed node that no other node reads."""
+    """A computed node that no other node reads, except a view that none reads."""
 
     name: str
     op: str
@@ -99,12 +99,19 @@ def median_seconds(scheduler: Scheduler, memory: RebuiltGraph) -> float:
 
 def _outputs(memory: RebuiltGraph) -> tuple[Output, ...]:
     nodes = memory.graph.nodes
-    read = {_address(one) for node in nodes for one in (*node.ptr.src, node.ptr.view_src)}
-    found = []
-    for node in nodes:
-        skipped = node.op.name in VIEW_OPS or node.op.name == "NONE" or not node.n_elements
-        if not skipped and _is_computed(node) and _address(node.ptr) not in read:
-            found.append(node)
+    computing = [n for n in nodes if n.op.name not in VIEW_OPS and n.op.name != "NONE"]
+    # A view that nobody reads, as of a graph that ends with a RESHAPE, leaves its base an output.
+    read = {
+        _address(one)
+        for node in computing
+        for source in node.ptr.src
+        if source != NULL
+        for one in (source, source.view_src)
+    }
+    found = [
+        node for node in computing
+        if node.n_elements and _is_computed(node) and _address(node.ptr) not in read
+    ]  # fmt: skip
     found = found[-_OUTPUTS:]
     return tuple(_output(node, _SAMPLE // len(found)) for node in found)
 

@@ -1,6 +1,7 @@
 """What graphs compute on made-up values under two releases, and how long it takes."""
 
 import math
+import time
 
 import numpy as np
 import pytest
@@ -179,3 +180,14 @@ def plan_on_cpu(tmp_path):
     write_llama(tmp_path / "m.gguf", LlamaSpec(n_layer=2, n_vocab=512))
     with load(tmp_path / "m.gguf", devices=["CPU"]) as model:
         return model.plan(1, 3)
+
+
+def test_the_p_of_many_rounds_takes_no_time_and_joins_the_exact_one(monkeypatch):
+    start = time.perf_counter()
+    assert signed_rank_p([(-1) ** i * (i + 1.0) for i in range(5000)]) > 0.9
+    assert time.perf_counter() - start < 30
+    values = [i - 18.5 for i in range(60)]
+    exact = signed_rank_p(values)
+    monkeypatch.setattr("ggml_py.releases.outputs._EXACT", 59)
+    assert signed_rank_p(values) != exact
+    assert signed_rank_p(values) == pytest.approx(exact, rel=0.1)
