@@ -122,8 +122,8 @@ class Comparison:
 
     def _untimed(self) -> list[str]:
         """The cases that were to be timed and were not, with the first one's reason."""
-        why = {row.case: seen.untimed for row in self.rows if (seen := row.after.observed)}
-        rows = [(case, text) for case, text in why.items() if text]
+        why = [(row.case, seen.untimed) for row in self.rows if (seen := row.after.observed)]
+        rows = [(case, text) for case, text in why if text]
         return [f"not timed: {counted(len(rows), 'case')}; {': '.join(rows[0])}"] if rows else []
 
     def to_dict(self) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from .work import Made
 
 # What upstream's test-llama-archs allows between two backends; of a p-value, one in a hundred.
 ERROR, P = 1e-4, 0.01
-_EXACT = 60  # values: counting all signs of a thousand would take minutes and gigabytes
+_EXACT = 60  # values; counting the signs of more takes long, and the normal one is near
 MIN_ROUNDS = 8  # with fewer no difference can be that significant
 
 
@@ -56,7 +56,7 @@ def output_error(before: Made, after: Made) -> OutputError | None:
     common = [key for key in sides[0] if key in sides[1]] if len(sides) == 2 else []
     if not common:
         return None
-    worst, largest, different = common[0], 0.0, 0
+    worst, largest, different = None, 0.0, 0
     for key in common:
         a, b = sides[0][key], sides[1][key]
         if a.digest == b.digest:
@@ -64,9 +64,9 @@ def output_error(before: Made, after: Made) -> OutputError | None:
         different += 1
         same_shape = len(a.sample) == len(b.sample)
         error = nmse(np.array(b.sample), np.array(a.sample)) if same_shape else float("inf")
-        if error > largest:
+        if worst is None or error > largest:
             worst, largest = key, error
-    return OutputError(worst[0], largest, different, len(common))
+    return OutputError((worst or common[0])[0], largest, different, len(common))
 
 
 def _named(outputs: Sequence[Output]) -> dict[tuple[str, str, int], Output]:
