@@ -38,6 +38,7 @@ REPO = Path(__file__).resolve().parent.parent
 RESULTS = REPO / "benchmarks" / "results"
 PATTERNS = (
     "ggml_py/releases/*.py", "ggml_py/scheduler/as_recorded.py", "ggml_py/scheduler/rebuilt.py",
+    "ggml_py/scheduler/made_up.py", "ggml_py/scheduler/observed.py",
     "ggml_py/trace/reference.py", "ggml_py/trace/rules.py", "ggml_py/llama/corpus.py",
     "vendor/upstream.toml",
 )  # fmt: skip
