@@ -50,7 +50,7 @@ class Candidate:
         test failed."""
         if self.comparison is None or self.found["edits"]["missing"]:
             return False
-        if self.suite is not None and self.suite.failed:
+        if self.suite is not None and not self.suite.passed and not self.suite.why_not:
             return False
         return all(row.agrees[1] for row in self.comparison.rows)
 
@@ -232,6 +232,8 @@ def _suite(one: Candidate) -> str:
     run = one.suite
     lines = ["## Tests", "", f"`{run.command}`: {run.n - len(run.failed)} of {run.n} passed, in "
              f"{run.seconds:.0f} s."]  # fmt: skip
+    if run.broken:
+        lines += ["", f"pytest did not run to its end: {run.broken}"]
     if run.failed:
         lines += ["", *(f"- failed: {name}" for name in run.failed)]
     return "\n".join(lines)

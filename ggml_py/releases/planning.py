@@ -60,7 +60,8 @@ def plans_under(
 ) -> list[list[Made]]:
     """For each build what it makes of each case. At most `jobs` processes run at once. A libllama
     that a model needs is built first, unless `build` is false. After that the cases are timed so
-    many rounds, in each of which the builds take turns, one process at a time."""
+    many rounds, in each of which the builds take turns, one process at a time. Without `observe`
+    graphs are only planned."""
     with tempfile.TemporaryDirectory() as folder:
         planning = _Planning(Path(folder), cases, progress or (lambda _share: None), build, observe)
         planning.total = len(keys) * len(cases) * (1 + rounds)

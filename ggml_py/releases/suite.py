@@ -25,12 +25,13 @@ class SuiteRun(NamedTuple):
     seconds: float
     n: int  # tests that ran
     failed: tuple[str, ...]
-    why_not: str = ""  # why none ran
+    why_not: str = ""  # why none ran: there are none here
+    broken: str = ""  # how pytest itself ended, if not as it does after its last test
 
     @property
     def passed(self) -> bool:
         """Whether it ran and nothing failed."""
-        return bool(self.n) and not self.failed
+        return bool(self.n) and not self.failed and not self.broken
 
 
 def run_suite(key: str, progress: Progress | None = None) -> SuiteRun:
@@ -54,8 +55,9 @@ def run_suite(key: str, progress: Progress | None = None) -> SuiteRun:
                 if found := _PERCENT.search(line):
                     tell(int(found[1]) / 100)
         taken = time.monotonic() - start
+        broken = "" if process.returncode in (0, 1) else f"exit status {process.returncode}: {last}"
         if not report.is_file():
-            return SuiteRun(command, taken, 0, (), f"pytest ended before it began: {last}")
+            return SuiteRun(command, taken, 0, (), broken=broken or f"no report: {last}")
         cases = ElementTree.parse(report).getroot().iter("testcase")
         ran, failed = 0, list[str]()
         for case in cases:
@@ -63,4 +65,4 @@ def run_suite(key: str, progress: Progress | None = None) -> SuiteRun:
             ran += "skipped" not in kinds
             if kinds & {"failure", "error"}:
                 failed.append(f"{case.get('classname')}::{case.get('name')}")
-    return SuiteRun(command, taken, ran, tuple(failed))
+    return SuiteRun(command, taken, ran, tuple(failed), broken=broken)

@@ -345,7 +345,21 @@ def test_what_a_suite_says(monkeypatch, tmp_path, body, n, failed):
     ran = run_suite(current()["key"])
     assert (ran.n, ran.failed, ran.why_not, ran.passed) == (n, failed, "", not failed)
     (tmp_path / "tests" / "conftest.py").write_text("1/0")
-    assert "ended before it began" in run_suite(current()["key"]).why_not
+    ran = run_suite(current()["key"])
+    assert not ran.passed and ran.broken.startswith("exit status ")
+
+
+def test_a_suite_that_pytest_did_not_finish_has_not_passed(monkeypatch, tmp_path):
+    (tmp_path / "tests").mkdir()
+    option = "def pytest_addoption(parser): parser.addoption('--any-release', action='store_true')"
+    (tmp_path / "tests" / "conftest.py").write_text(option)
+    body = "def test_a(): pass\ndef test_b(): raise KeyboardInterrupt\ndef test_c(): pass"
+    (tmp_path / "tests" / "test_plan.py").write_text(body)
+    monkeypatch.setattr(script, "find_script", lambda: tmp_path / "build_ggml.py")
+    ran = run_suite(current()["key"])
+    assert not ran.failed and ran.broken.startswith("exit status 2") and not ran.passed
+    said = Candidate(found(missing=[]), "0.27.0-1", "", {}, None, "0.26.0", ran).report()
+    assert "pytest did not run to its end: exit status 2" in said
 
 
 def test_rules_of_a_newer_version_are_those_of_the_newest():
