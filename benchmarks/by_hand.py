@@ -9,8 +9,6 @@ tests/house/test_searches.py says when it is older than what it is about. About 
 from __future__ import annotations
 
 import argparse
-import datetime
-import json
 import subprocess
 import sys
 import tempfile
@@ -20,7 +18,6 @@ from pathlib import Path
 import search
 
 REPO = Path(__file__).resolve().parent.parent
-TARGET = REPO / "benchmarks" / "results" / "by_hand.json"
 PATTERNS = (
     "vendor/*.py", "ggml_py/releases/*.py", "ggml_py/conformance/*.py",
     "ggml_py/scheduler/uninstrumented.py", "ggml_py/scheduler/observed.py",
@@ -36,8 +33,8 @@ def main() -> int:
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         report = Path(name) / "junit.xml"
-        command = ["-m", "pytest", "-n0", "--by-hand", f"--junitxml={report}", "tests"]
-        done = subprocess.run([sys.executable, *command], cwd=REPO, check=False)
+        words = ["-m", "pytest", "-n0", "--by-hand", f"--junitxml={report}", "tests"]
+        done = subprocess.run([sys.executable, *words], cwd=REPO, check=False)
         cases = list(ElementTree.parse(report).getroot().iter("testcase"))
     tests = {
         f"{case.get('classname')}::{case.get('name')}": {
@@ -47,15 +44,8 @@ def main() -> int:
     }  # fmt: skip
     held = not done.returncode and bool(tests) and all(one["passed"] for one in tests.values())
     if args.write:
-        commit = subprocess.run(
-            ["git", "rev-parse", "HEAD"], cwd=REPO, capture_output=True, text=True, check=True
-        ).stdout.strip()
-        record = {
-            "command": "python benchmarks/by_hand.py --write", "date": str(datetime.date.today()),
-            "commit": commit, "equal": held, "tests": tests, "patterns": list(PATTERNS),
-            "about": search.hashes(PATTERNS),
-        }  # fmt: skip
-        TARGET.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+        command = "python benchmarks/by_hand.py --write"
+        search.keep("by_hand", command, PATTERNS, equal=held, tests=tests)
     return 0 if held else 1
 
 

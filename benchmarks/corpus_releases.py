@@ -16,10 +16,8 @@ asked again.
 from __future__ import annotations
 
 import argparse
-import datetime
 import hashlib
 import json
-import subprocess
 import sys
 import time
 from collections import Counter
@@ -35,7 +33,6 @@ from ggml_py.releases.work import Made, Work
 from ggml_py.trace.rules import RELEASES
 
 REPO = Path(__file__).resolve().parent.parent
-RESULTS = REPO / "benchmarks" / "results"
 PATTERNS = (
     "ggml_py/releases/*.py", "ggml_py/scheduler/as_recorded.py", "ggml_py/scheduler/rebuilt.py",
     "ggml_py/scheduler/made_up.py", "ggml_py/scheduler/observed.py",
@@ -56,8 +53,8 @@ def main() -> int:
     work = [kept.work for kept in kept_in(args.corpus)][:: args.every]
     labels = args.upstream or [release.label for release in reversed(RELEASES)]
     corpus = hashlib.sha256("\n".join(case.name for case in work).encode()).hexdigest()[:16]
-    name = "corpus_plans.json" if args.plans_only else "corpus_releases.json"
-    target = RESULTS / name
+    name = "corpus_plans" if args.plans_only else "corpus_releases"
+    target = search.RESULTS / f"{name}.json"
     known = json.loads(target.read_text())["releases"] if target.is_file() else {}
     rows: dict[str, dict] = {}
     before: tuple[str, list[Made]] | None = None
@@ -76,7 +73,7 @@ def main() -> int:
         row["seconds"] = round(time.monotonic() - start)
         print(f"{label}: {json.dumps(row)}", flush=True)
         if args.write:
-            write(target, rows, len(work), args)
+            write(name, rows, len(work), args)
     held = all(
         not row["wrong"] and "unknown" not in row.get("changed", {}) for row in rows.values()
     )
@@ -114,19 +111,12 @@ def changed(old: tuple[str, list[Made]], new: tuple[str, list[Made]], work: list
     return dict(found.most_common())
 
 
-def write(target: Path, rows: dict[str, dict], n: int, args: argparse.Namespace) -> None:
+def write(name: str, rows: dict[str, dict], n: int, args: argparse.Namespace) -> None:
     """Writes the record."""
-    commit = subprocess.run(
-        ["git", "rev-parse", "HEAD"], cwd=REPO, capture_output=True, text=True, check=True
-    ).stdout.strip()
     options = [f"--every {args.every}"] * (args.every > 1) + ["--plans-only"] * args.plans_only
-    record = {
-        "command": " ".join(["python benchmarks/corpus_releases.py CORPUS", *options, "--write"]),
-        "date": str(datetime.date.today()), "commit": commit,
-        "equal": all(not row["wrong"] for row in rows.values()), "n_plans": n, "releases": rows,
-        "patterns": list(PATTERNS), "about": search.hashes(PATTERNS),
-    }  # fmt: skip
-    target.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    command = " ".join(["python benchmarks/corpus_releases.py CORPUS", *options, "--write"])
+    held = all(not row["wrong"] for row in rows.values())
+    search.keep(name, command, PATTERNS, equal=held, n_plans=n, releases=rows)
 
 
 if __name__ == "__main__":

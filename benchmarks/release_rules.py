@@ -12,9 +12,6 @@ disagree, that a graph could not be computed, or that a change of a plan has no 
 from __future__ import annotations
 
 import argparse
-import datetime
-import json
-import subprocess
 import sys
 import time
 from dataclasses import replace
@@ -96,18 +93,11 @@ def write(
     rows: list[list[str]], labels: list[str], wrong: list, n: tuple[int, int], seconds: float
 ) -> None:
     """Writes the record."""
-    commit = subprocess.run(
-        ["git", "rev-parse", "HEAD"], cwd=REPO, capture_output=True, text=True, check=True
-    ).stdout.strip()
-    record = {
-        "command": "python benchmarks/release_rules.py --write",
-        "date": str(datetime.date.today()), "commit": commit, "seconds": round(seconds),
-        "equal": not wrong, "releases": labels, "n_cases": n[0], "n_refused": n[1],
-        "wrong": wrong, "changes": rows,
-        "patterns": list(PATTERNS), "about": search.hashes(PATTERNS),
-    }  # fmt: skip
-    target = REPO / "benchmarks" / "results" / "release_rules.json"
-    target.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    search.keep(
+        "release_rules", "python benchmarks/release_rules.py --write", PATTERNS,
+        seconds=round(seconds), equal=not wrong, releases=labels, n_cases=n[0], n_refused=n[1],
+        wrong=wrong, changes=rows,
+    )  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -282,6 +282,20 @@ def write(path: Path, record: dict[str, Any]) -> None:
     new.replace(path)
 
 
+def keep(name: str, command: str, patterns: tuple[str, ...], **fields: Any) -> None:
+    """Writes the record of a benchmark that is no search. `patterns` are globs of the files that
+    its result is about; one of `fields` is `equal`, whether all was as it must be."""
+    record = {
+        "command": command,
+        "date": str(datetime.date.today()),
+        "commit": _git("rev-parse", "HEAD"),
+        **fields,
+        "patterns": list(patterns),
+        "about": hashes(patterns),
+    }
+    write(RESULTS / f"{name}.json", record)
+
+
 def _resume(path: Path, about: dict[str, str], build: str) -> Report:
     if not path.exists():
         return Report()
