@@ -20,6 +20,7 @@ from .trace.promise import as_texts as as_texts
 if TYPE_CHECKING:
     from .backends.backend import Backend
     from .backends.device import Device
+    from .memory.plan_memory import PlanMemory
     from .trace.advice.facts import Finding
     from .trace.answers.decisions import Decisions
     from .trace.answers.diff import Diff
@@ -168,6 +169,16 @@ class Plan(Planned):
         from .trace.answers.shares import headline
 
         return headline(self)
+
+    @property
+    def memory(self) -> PlanMemory:
+        """The memory that the graph is computed in: each tensor's place and lifetime, the bytes
+        alive at each node, the peak; what its tensors were in before; and all buffers' sizes if the
+        plan is a model's. `unknown` says why a plan has no such places. C: ggml_gallocr_reserve_n
+        """
+        from .memory.plan_memory import memory_of
+
+        return memory_of(self)
 
     def diff(self, other: Plan, backends: Mapping[str, str] | None = None) -> Diff:
         """The differences of `other` from this plan: assignments, causes, splits, copies and their

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from . import cpu_edits, place_edits, reach_edits, rpc_edits
+from . import alloc_edits, cpu_edits, place_edits, reach_edits, rpc_edits
 from .depth_edits import FORWARD
 from .edit import AnchorError as AnchorError
 from .edit import Edit, Placed, place
@@ -31,7 +31,6 @@ _RESERVE = (
     "ggml_gallocr_reserve_n(sched->galloc, &sched->graph, "
     "sched->node_backend_ids, sched->leaf_backend_ids)"
 )
-_FAILED = 'GGML_LOG_ERROR("%s: failed to allocate %s buffer of size %zu\\n", __func__, '
 
 _FREE = "void ggml_backend_buffer_free(ggml_backend_buffer_t buffer) {\n"
 
@@ -151,84 +150,6 @@ _SCHEDULER_CHECKS = (
         optional=True,
     ),
 )
-
-def _unfit(name: str, indent: int, message: str, note: str) -> Edit:
-    """Adds a note before the log of a reason, which only a debug build logs."""
-    log = f'#ifndef NDEBUG\n{" " * indent}GGML_LOG_DEBUG("%s: {message}\\n", __func__'
-    return Edit(name, log, f"{' ' * indent}{note};\n")
-
-
-_ALLOCATOR_NOTES = (
-    Edit(
-        "buffers of the allocator",
-        "static void ggml_vbuffer_free(struct vbuffer * buf) {\n",
-        '#include "alloc_hooks.h"\n\n',
-    ),
-    _unfit(
-        "other number of nodes", 8, "graph has different number of nodes",
-        "gp_alloc_note(GP_REALLOC_NODES, NULL, NULL, -1, graph->n_nodes, galloc->n_nodes)",
-    ),
-    _unfit(
-        "other number of leafs", 8, "graph has different number of leafs",
-        "gp_alloc_note(GP_REALLOC_LEAFS, NULL, NULL, -1, graph->n_leafs, galloc->n_leafs)",
-    ),
-    _unfit(
-        "node without room", 12, "node %s is not valid",
-        "GP_NOTE_UNFIT(GP_REALLOC_NODE, galloc, node, node, -1, &node_alloc->dst)",
-    ),
-    _unfit(
-        "source without room", 16, "src %d (%s) of node %s is not valid",
-        "GP_NOTE_UNFIT(GP_REALLOC_SRC, galloc, src, node, j, &node_alloc->src[j])",
-    ),
-)
-
-_ALLOCATOR_CHECKS = (
-    # Views of tensors outside the graph (`view_tensor`) put those tensors into the table too.
-    Edit(
-        "size of the allocator's table",
-        "    size_t min_hash_size = graph->n_nodes + graph->n_leafs;\n",
-        "    for (int gp_i = 0; gp_i < graph->n_nodes; gp_i++) {\n"
-        "        min_hash_size += graph->nodes[gp_i]->view_src != NULL;\n    }\n"
-        "    for (int gp_i = 0; gp_i < graph->n_leafs; gp_i++) {\n"
-        "        min_hash_size += graph->leafs[gp_i]->view_src != NULL;\n    }\n",
-        after=True,
-    ),
-    # Upstream compares only counts and sizes. A graph with as many nodes and leafs but other edges
-    # would be computed in the last graph's layout, where results overwrite data still needed.
-    Edit(
-        "end of the allocator's struct",
-        "    struct leaf_alloc * leaf_allocs; // [n_leafs]\n    int n_leafs;\n",
-        "    uint64_t gp_edges;\n"
-        "    struct node_alloc * gp_upstream; // what upstream would still have (own_layout.h)\n"
-        "    bool gp_ours; // so it stays when the graph is laid out now\n",
-        after=True,
-    ),
-    Edit(
-        "graph laid out",
-        "    galloc->n_leafs = graph->n_leafs;\n",
-        "    galloc->gp_edges = gp_graph_edges(graph);\n"
-        "    if (!galloc->gp_ours) {\n        free(galloc->gp_upstream);\n"
-        "        galloc->gp_upstream = NULL;\n    }\n    galloc->gp_ours = false;\n",
-    ),
-    Edit("allocator freed", "    free(galloc);\n", "    free(galloc->gp_upstream);\n"),
-    Edit(
-        "graph that fits by its sizes",
-        "bool ggml_gallocr_alloc_graph(ggml_gallocr_t galloc, struct ggml_cgraph * graph) {\n"
-        "    if (ggml_gallocr_needs_realloc(galloc, graph)) {\n",
-        '#include "own_layout.h"\n\n'
-        "bool ggml_gallocr_alloc_graph(ggml_gallocr_t galloc, struct ggml_cgraph * graph) {\n"
-        "    if (gp_needs_realloc(galloc, graph)) {\n",
-        replace=True,
-    ),
-    Edit(
-        "buffer that was not to be had",
-        f"{_FAILED}ggml_backend_buft_name(galloc->bufts[i]), new_size);\n",
-        # Without the second line the allocator would consider its layout valid the next time, and
-        # write through the missing buffer.
-        "gp_alloc_note_failure(ggml_backend_buft_name(galloc->bufts[i]), new_size);\n"
-        "galloc->n_nodes = galloc->n_leafs = 0;\n" + 16 * " ",
-    ),
-)  # fmt: skip
 
 _KERNEL = "mul_mat has no kernel for this type on the CPU"
 
@@ -352,7 +273,7 @@ EDITS: dict[str, tuple[Edit, ...]] = {
         *_SCHEDULER_STRUCT, *_SCHEDULER_NOTES, *_SCHEDULER_CHECKS, *RUNS, *reach_edits.SCHEDULER,
     ),
     "ggml-alloc.c": (
-        *_ALLOCATOR_NOTES, *_ALLOCATOR_CHECKS, *rpc_edits.ALLOCATOR, *place_edits.ALLOCATOR,
+        *alloc_edits.NOTES, *alloc_edits.CHECKS, *rpc_edits.ALLOCATOR, *place_edits.ALLOCATOR,
     ),
     "ggml.c": (*OPS, *FORWARD, *CONTEXTS),
     "ggml-opt.cpp": _TRAINING,
@@ -368,7 +289,7 @@ EDITS: dict[str, tuple[Edit, ...]] = {
 # Of the library that is put in front of another program's ggml (recorder.py).
 RECORDER_EDITS = {
     "ggml-backend.cpp": _SCHEDULER_NOTES + RUNS,
-    "ggml-alloc.c": _ALLOCATOR_NOTES,
+    "ggml-alloc.c": alloc_edits.NOTES,
 }
 for _source, _edits in SIGNALS.items():
     EDITS[_source] = EDITS.get(_source, ()) + _edits

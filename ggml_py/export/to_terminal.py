@@ -57,7 +57,7 @@ def show(
         remedy = remedy_of(plan, why)
     console.print(headline(plan), style="bold", highlight=False, soft_wrap=True)
     console.print(devices_table(plan))
-    if nodes and plan.memory:
+    if nodes and plan.breakdown:
         console.print(memory_table(plan))
     console.print(splits_table(plan) if nodes else groups_table(plan, why))
     for line in why_lines(plan, why, remedy, console.width):
@@ -90,7 +90,7 @@ def memory_table(plan: Planned) -> Table:
     table.add_column("memory (MiB)")
     for column in ("weights", "cache", "compute"):
         table.add_column(column, justify="right")
-    for row in plan.memory:
+    for row in plan.breakdown:
         sizes = (row.weights, row.cache, row.compute)
         table.add_row(row.buft, *("?" if n is None else f"{n / 2**20:.2f}" for n in sizes))
     return table

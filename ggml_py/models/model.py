@@ -201,7 +201,7 @@ class Model(Evaluation):
         with self._again(loader) as model:
             found = model.plan(n_tokens, n_past, n_seqs)
             promise = found.promise._replace(reloaded=as_texts(loader))
-            found = found.promised(promise, found.memory)
+            found = found.promised(promise, found.breakdown)
         return found.what_if(**rest) if rest else found
 
     @property

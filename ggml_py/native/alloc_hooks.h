@@ -15,6 +15,7 @@ void gp_alloc_note(int32_t kind, const struct ggml_tensor * tensor, const struct
 void gp_alloc_note_keep(bool keep);
 // Marks the last note as ours: upstream would not lay the graph out again for that reason.
 void gp_alloc_note_ours(void);
+void gp_alloc_note_read(struct gp_realloc_record * note);
 void gp_alloc_note_failure(const char * buft, size_t size);
 // A hash of everything except sizes that a graph's layout depends on: which node reads which result, which tensors
 // are views of which, which have memory of their own, and which are kept to the end.

@@ -131,6 +131,10 @@ void gp_alloc_note_ours(void) {
     gp_alloc_note_realloc.ours = true;
 }
 
+void gp_alloc_note_read(gp_realloc_record * note) {
+    *note = gp_alloc_note_realloc;
+}
+
 void gp_alloc_note_failure(const char * buft, size_t size) {
     snprintf(failed_buft, sizeof(failed_buft), "%s", buft);
     failed_size = size;

@@ -35,3 +35,15 @@ static bool gp_needs_realloc(ggml_gallocr_t galloc, struct ggml_cgraph * graph) 
     }
     return unfit;
 }
+
+bool gp_gallocr_unfit(ggml_gallocr_t galloc, struct ggml_cgraph * graph, struct gp_realloc_record * reason) {
+    gp_alloc_note(GP_REALLOC_NONE, NULL, NULL, -1, 0, 0);
+    bool unfit = ggml_gallocr_needs_realloc(galloc, graph);
+    if (!unfit && galloc->gp_edges != gp_graph_edges(graph)) {
+        gp_alloc_note(GP_REALLOC_EDGES, NULL, NULL, -1, graph->n_nodes, 0);
+        gp_alloc_note_ours();
+        unfit = true;
+    }
+    gp_alloc_note_read(reason);
+    return unfit;
+}

@@ -54,7 +54,8 @@ void     record_forget(const void * sched);
 // one was written, and returns its number; -1 if it was left out. `why` says how it differs from the plan `head.before`
 // if it was written now, else it is empty.
 int32_t record_plan(gp_record_plan head, const std::vector<gp_tensor_record> & tensors, std::vector<section> sections, std::string & why);
-void    record_seen(uint32_t scheduler, int32_t plan, int what); // 0 planned, 1 allocated, 2 computed
+// `what`: 0 planned, 1 allocated (in the layout of the plan `layout`; -1: unknown), 2 computed.
+void    record_seen(uint32_t scheduler, int32_t plan, int what, int32_t layout = -1);
 void    record_realloc(uint32_t scheduler, int32_t plan, const gp_realloc_record & reason);
 void    record_events(uint32_t scheduler, int32_t plan, int32_t compute, std::vector<gp_run_event> & events, size_t lost);
 void    record_left_out();

@@ -16,6 +16,15 @@ struct sched_record {
     uint32_t number     = 0;
     uint64_t n_plannings = 0, n_computes = 0;
     int32_t  plan       = -1; // the plan that the scheduler holds
+    int32_t  layout     = -1; // the plan in whose layout graphs get their memory
+    uint64_t n_layouts  = 0;
+
+    // A layout that was made since the last call was made for the plan that the scheduler holds.
+    void look_at_layout(ggml_backend_sched_t sched) {
+        const uint64_t n = gp_layout_count(sched->galloc);
+        layout    = n == n_layouts ? layout : plan;
+        n_layouts = n;
+    }
     std::unordered_map<uint64_t, int32_t> known; // fingerprint, plan
 };
 
@@ -189,6 +198,8 @@ static int32_t write_plan(sched_record & r, const gp_plan * plan) {
         rows("order", plan->order, plan->n_order), rows("deps", plan->alloc_deps, plan->n_alloc_deps),
         rows("cpunodes", plan->cpu_nodes, plan->n_cpu), rows("cpu", plan->cpu, plan->n_cpu),
         rows("capacity", plan->capacities, plan->n_capacities),
+        rows("layout", plan->layout, plan->n_layout), rows("lorder", plan->layout_order, plan->n_layout_order),
+        rows("lbuffers", plan->layout_buffers, plan->n_layout_buffers), { "layoutof", &plan->layout_of, sizeof(plan->layout_of) },
     }, why);
     if (!why.empty()) {
         uint64_t bytes = 0;
@@ -220,6 +231,7 @@ struct planning {
     }
     GP_COLD void begin_planning(ggml_backend_sched_t s, const ggml_cgraph * graph) {
         sched_record & r = recorded_of(s);
+        r.look_at_layout(s);
         if (!record_looks(r.n_plannings++)) {
             r.plan = -1;
             record_left_out();
@@ -267,7 +279,8 @@ static void record_allocated(ggml_backend_sched_t sched, const gp_realloc_record
     if (to == nullptr) {
         return;
     }
-    record_seen(to->number, to->plan, 1);
+    to->look_at_layout(sched);
+    record_seen(to->number, to->plan, 1, to->layout);
     if (r.kind == GP_REALLOC_NONE) {
         return;
     }

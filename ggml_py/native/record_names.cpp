@@ -86,11 +86,13 @@ std::string record_layouts() {
     BEGIN(gp_buffer_record) F(addr) F(size) F(usage) F(buft) END
     BEGIN(gp_backend_record) F(device_type) F(buft) F(gallocr_size) F(name) F(device) END
     BEGIN(gp_cpu_record) F(work_size) F(n_threads) F(n_tasks) F(n_fused) F(buft) F(kernel) F(layout) END
+    BEGIN(gp_layout_record) F(offset) F(size) F(tensor) F(of) F(step) F(backend) F(chunk) F(kind) END
+    BEGIN(gp_layout_buffer_record) F(alignment) F(max_size) F(backend) END
     BEGIN(gp_run_event) F(start) F(end) F(bytes) F(kind) F(compute) F(split) F(input) F(backend) F(copy) F(first) F(last)
         F(inside) F(how) F(by) END
     BEGIN(gp_record_plan) F(plan) F(scheduler) F(time) F(thread) F(hash_set_size) F(hash_set_used) F(n_nodes) F(n_copies)
         F(cur_copy) F(op_offload) F(left_backend) F(optimizers) F(n_pins_elsewhere) F(before) END
-    BEGIN(gp_record_seen) F(plan) F(scheduler) F(planned) F(allocated) F(computed) F(first) F(last) END
+    BEGIN(gp_record_seen) F(plan) F(scheduler) F(planned) F(allocated) F(computed) F(first) F(last) F(layout) END
     BEGIN(gp_record_compute) F(scheduler) F(plan) F(compute) F(lost) F(n_events) END
     BEGIN(gp_realloc_record) F(kind) F(src) F(ours) F(need) F(have) F(tensor) F(node) F(before) F(after) END
     l.begin("gp_record_realloc", sizeof(gp_record_realloc));

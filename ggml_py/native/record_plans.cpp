@@ -25,19 +25,21 @@ uint64_t mixed(uint64_t hash, const void * data, size_t size) {
     return hash ^ hash >> 32;
 }
 
-void count(pair_of key, int what) {
+void count(pair_of key, int what, int32_t layout) {
     gp_record_seen & s = current->seen[key];
     const int64_t time = record_now();
     if (s.first == 0) {
         s.plan      = (uint32_t) key.plan;
         s.scheduler = key.scheduler;
         s.first     = time;
+        s.layout    = -1;
     }
     if (s.last <= current->flushed) {
         current->dirty.push_back(key);
     }
     (what == 0 ? s.planned : what == 1 ? s.allocated : s.computed)++;
     s.last = time;
+    s.layout = what == 1 ? layout : s.layout;
     // What it is, reserved or computed, is known at once; how often, once a second.
     const bool first = (what == 1 && s.allocated == 1) || (what == 2 && s.computed == 1);
     if (first || time - current->flushed > 1000000000) {
@@ -193,10 +195,10 @@ int32_t record_plan(gp_record_plan head, const std::vector<gp_tensor_record> & t
     return (int32_t) r.n_plans++;
 }
 
-void record_seen(uint32_t scheduler, int32_t plan, int what) {
+void record_seen(uint32_t scheduler, int32_t plan, int what, int32_t layout) {
     std::lock_guard<std::mutex> guard(record_lock);
     if (current && plan >= 0) {
-        count({ scheduler, plan }, what);
+        count({ scheduler, plan }, what, layout);
     }
 }
 

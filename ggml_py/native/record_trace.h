@@ -31,6 +31,7 @@ struct gp_record_seen {
     uint32_t plan, scheduler;
     uint64_t planned, allocated, computed;
     int64_t  first, last;             // ns since the epoch
+    int64_t  layout;                  // the plan in whose layout it last got its memory; -1: unknown, or none
 };
 
 // A scheduler's memory was laid out again for a plan.

@@ -15,6 +15,7 @@
 
 #include "pin_hooks.h"
 #include "alloc_hooks.h"
+#include "layout_hooks.h"
 #include "reach.h"
 #include "view_place.h"
 
@@ -108,6 +109,7 @@ struct trace {
     std::vector<int32_t>       passes; // [GP_N_STAGES][hash set], hv_tensor_backend_ids after each stage
     int                        n_passes = 0;
     uint64_t                   n_plans  = 0;
+    bool                       has_memory = false; // whether the planned graph was given any
     int32_t                    prev_n_nodes = 0, prev_n_leafs = 0; // of sched->graph, as the last plan left it
 
     std::deque<gp_realloc_record> reallocs; // the newest MAX_REALLOCS
@@ -140,6 +142,7 @@ static trace * begin(ggml_backend_sched_t sched) {
     if (traced(sched) == nullptr) {
         traced(sched) = new trace();
         traced(sched)->causes.resize(sched->hash_set.size);
+        gp_layout_watch(sched->galloc);
     }
     return traced(sched);
 }
@@ -243,6 +246,7 @@ GP_COLD static void split_begin(ggml_backend_sched_t sched, ggml_cgraph * graph)
     tr->copies.clear();
     tr->n_passes = 0;
     tr->n_plans++;
+    tr->has_memory = false;
 }
 
 GP_COLD static void enter_stage(ggml_backend_sched_t sched, int32_t code) {
@@ -387,6 +391,7 @@ static bool allocated(ggml_backend_sched_t sched) {
         tr->unreached = unreached_of(sched);
     }
 #endif
+    tr->has_memory = true;
     gp_realloc_record r = tr->realloc;
     if (r.kind == GP_REALLOC_NONE) {
         r = gp_alloc_note_realloc;

@@ -8,6 +8,7 @@
 #include "as_built.h"
 #include "order_hooks.h"
 #include "cpu_read.h"
+#include "layout_read.h"
 #include "run_hooks.h"
 
 #include <memory>
@@ -52,6 +53,7 @@ struct reader {
     std::vector<int32_t>                                 leafs, capacities, order;
     std::vector<gp_dep_record>                           alloc_deps;
     cpu_reader                                           cpu;
+    layout_reader                                        layout;
 
     int32_t id_of(const ggml_tensor * t) {
         if (t == nullptr) {
@@ -257,6 +259,7 @@ static gp_plan * read_plan(ggml_backend_sched_t sched) {
     r->read_copies();
     r->read_splits();
     r->cpu.read(sched, r->ids);
+    r->layout.read(sched, r->ids);
     const int32_t optimizers = r->mask([](ggml_backend_t b) { return optimizes(b->iface, 0); });
     if (optimizers != 0) {
         read_order(tr, r->ids, r->order, r->alloc_deps);
@@ -272,6 +275,7 @@ static gp_plan * read_plan(ggml_backend_sched_t sched) {
     plan->n_buffers  = (int32_t) r->buffers.size();
     plan->n_backends = (int32_t) r->backends.size();
     r->cpu.fill(plan);
+    r->layout.fill(plan);
     plan->optimizers = optimizers;
     plan->n_order    = (int32_t) r->order.size();
     plan->n_alloc_deps = (int32_t) r->alloc_deps.size();

@@ -96,6 +96,39 @@ struct gp_buffer_record {
     int32_t  buft;                    // index into gp_plan.bufts
 };
 
+// What the graph allocator decided about the memory of a tensor (struct gp_layout_record.kind).
+enum gp_layout_kind {
+    GP_LAYOUT_ALLOC = 0, // a place of its own
+    GP_LAYOUT_REUSE = 1, // the place of `of`, which no later node reads
+    GP_LAYOUT_TRIM  = 2, // after such a reuse: the end of the place of `of`, which is larger, is free
+    GP_LAYOUT_FREE  = 3, // no later node reads it
+};
+
+struct gp_layout_record {
+    uint64_t offset;                  // bytes, in its chunk
+    uint64_t size;                    // bytes, before they are rounded up to the alignment
+    int32_t  tensor;                  // id; from gp_layout_read its place in the graph: nodes, then leafs
+    int32_t  of;                      // the same
+    int32_t  step;                    // index into gp_plan.layout_order: the node whose turn it is; -1: before all nodes
+    int16_t  backend;                 // whose buffer type's memory it is; from gp_layout_read the buffer's id
+    int8_t   chunk;                   // of the buffer
+    int8_t   kind;                    // enum gp_layout_kind
+};
+
+// Of each buffer type that the scheduler allocates from.
+struct gp_layout_buffer_record {
+    uint64_t alignment;               // bytes
+    uint64_t max_size;                // bytes of a chunk
+    int32_t  backend;                 // the first that has it
+};
+
+// Whose layout gp_plan.layout is.
+enum gp_layout_of {
+    GP_LAYOUT_UNKNOWN = 0,
+    GP_LAYOUT_OWN     = 1,            // made for this graph
+    GP_LAYOUT_EARLIER = 2,            // made for an earlier, larger graph, and this one fits into it
+};
+
 struct gp_backend_record {
     int32_t  device_type;             // enum ggml_backend_dev_type
     int32_t  buft;                    // index into gp_plan.bufts: the type that the scheduler allocates from
@@ -113,6 +146,8 @@ struct gp_plan {
     int32_t optimizers;                  // bit b: backend b has a graph_optimize
     int32_t n_order, n_alloc_deps;
     int32_t n_cpu;                       // nodes of CPU backends
+    int32_t n_layout, n_layout_order, n_layout_buffers;
+    int32_t layout_of;                   // enum gp_layout_of
     int32_t n_pins_elsewhere;            // pins of tensors outside the graph: each takes a slot of the hash set
     uint64_t hash_set_size, hash_set_used;
     struct gp_tensor_record  * tensors;
@@ -127,6 +162,11 @@ struct gp_plan {
     int32_t                  * cpu_nodes;  // ids of the CPU's nodes; `cpu` says how they are computed
     struct gp_cpu_record     * cpu;
     int32_t                  * capacities; // inputs_capacity of each split slot before this plan
+    struct gp_layout_record  * layout;
+    // The allocated graph: ids of its nodes, among them the copies. Upstream keeps the source of a copy with a view that
+    // is never computed: -2 - id of the source.
+    int32_t                  * layout_order;
+    struct gp_layout_buffer_record * layout_buffers;
     void                     * impl;
 };
 
@@ -200,6 +240,12 @@ GGML_BACKEND_API size_t gp_sched_reallocs(ggml_backend_sched_t sched, struct gp_
 // The buffer that could not be allocated when the graph allocator last failed on this thread: returns its bytes, and
 // copies the name of its type.
 GGML_BACKEND_API size_t gp_alloc_failed(char * buft, size_t size);
+// The last layout of an allocator that is watched. Fills at most n records and returns how many there are; -1 if it has
+// laid no graph out since.
+GGML_BACKEND_API int64_t gp_layout_read(ggml_gallocr_t galloc, struct gp_layout_record * records, size_t n, int32_t * n_nodes, int32_t * n_leafs);
+GGML_BACKEND_API void gp_layout_watch(ggml_gallocr_t galloc);
+// Whether the allocator's last layout does not fit `graph`, and why. Changes nothing.
+GGML_BACKEND_API bool gp_gallocr_unfit(ggml_gallocr_t galloc, struct ggml_cgraph * graph, struct gp_realloc_record * reason);
 GGML_BACKEND_API void gp_sched_state(ggml_backend_sched_t sched, struct gp_sched_state * state);
 // Fills at most n records and returns how many slots are used.
 GGML_BACKEND_API size_t gp_sched_slots(ggml_backend_sched_t sched, struct gp_slot_record * slots, size_t n);

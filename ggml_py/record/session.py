@@ -203,10 +203,11 @@ class RecordedPlan:
     def _plan(self) -> Plan:
         try:
             with collection_paused():
-                capture, outcome = read(self._records(), self.process.layouts, self.process.meaning)
+                found = read(self._records(), self.process.layouts, self.process.meaning)
         except (KeyError, IndexError, ValueError, UnicodeDecodeError) as error:
             raise ValueError(f"plan {self.index} of the record is damaged: {error}") from error
-        return as_plan(make_plan(capture, outcome, "native"))
+        capture, outcome, layout = found
+        return as_plan(make_plan(capture, outcome, "native", layout=layout))
 
     def _records(self) -> Records:
         s, own, about = self.scalars, self.sections, self.process.head.get("about") or {}
@@ -219,11 +220,14 @@ class RecordedPlan:
             hash_set_size=s["hash_set_size"],
             pins_elsewhere=s["n_pins_elsewhere"],
         )
+        layout_of = own.get("layoutof")  # records of older versions have no layouts
         return Records(
             self.tensors.tobytes(), own["splits"], own["inputs"], own["bufts"], own["buffers"],
             own["backends"], _ints(own["leafs"]), _ints(own["capacity"]), _ints(own["order"]),
             own["deps"], s["optimizers"], _ints(own["cpunodes"]), own["cpu"], s["left_backend"],
-            s["hash_set_used"], settings, {},
+            s["hash_set_used"], settings, {}, own.get("layout", b""),
+            _ints(own.get("lorder", b"")), own.get("lbuffers", b""),
+            _ints(layout_of)[0] if layout_of else 0,
         )  # fmt: skip
 
 

@@ -14,6 +14,7 @@ from ..boundary.ffi import BUILD, NULL, ffi, lib, text
 from ..errors import MissingFunctionError
 from ..plan import Plan
 from ..trace.decode import Meaning, Records, read
+from ..trace.layout import GraphLayout
 from ..trace.record import Capture, Outcome, Settings, collection_paused
 
 if TYPE_CHECKING:
@@ -103,6 +104,10 @@ def _copied(plan: Any, reasons: dict[int, tuple[str, str]]) -> Records:
         plan.hash_set_used,
         settings,
         reasons,
+        _rows(plan.layout, plan.n_layout, "gp_layout_record"),
+        _numbers(plan.layout_order, plan.n_layout_order),
+        _rows(plan.layout_buffers, plan.n_layout_buffers, "gp_layout_buffer_record"),
+        plan.layout_of,
     )
 
 
@@ -130,8 +135,8 @@ class _NativePlan(Plan):
             records = vars(self).pop("_records", None)
             if records is not None:
                 with collection_paused():
-                    capture, outcome = read(records, _LAYOUTS, _MEANING)
-                vars(self).update(capture=capture, outcome=outcome)
+                    capture, outcome, layout = read(records, _LAYOUTS, _MEANING)
+                vars(self).update(capture=capture, outcome=outcome, layout=layout)
 
     @cached_property
     def capture(self) -> Capture:
@@ -147,8 +152,16 @@ class _NativePlan(Plan):
         found: Outcome = vars(self)["outcome"]
         return found
 
+    @cached_property
+    def layout(self) -> GraphLayout | None:
+        """See `Plan`."""
+        self._look()
+        found: GraphLayout | None = vars(self)["layout"]
+        return found
+
     def __reduce__(self) -> tuple[type[Plan], tuple[Any, ...]]:
-        return Plan, (self.capture, self.outcome, self.planner, self.promise, self.memory)
+        told = (self.promise, self.breakdown, self.layout)
+        return Plan, (self.capture, self.outcome, self.planner, *told)
 
 
 _lock = threading.Lock()  # one for all plans

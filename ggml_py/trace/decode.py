@@ -11,15 +11,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from .layout import ALLOC, EARLIER, KINDS, OWN, REUSE, GraphLayout, LayoutEvent
 from .record import (
     COPY,
     LEAF,
     NODE,
     OTHER,
+    AllocSizeRecord,
     BackendRecord,
     BufferRecord,
     BuftRecord,
     Capture,
+    ComputeBufferRecord,
     CpuRecord,
     OptimizedRecord,
     Outcome,
@@ -139,6 +142,10 @@ class Records(NamedTuple):
     hash_set_used: int
     settings: Settings
     reasons: dict[int, tuple[str, str]]  # of pins, by the tensor's address
+    layout: bytes = b""
+    layout_order: tuple[int, ...] = ()
+    layout_buffers: bytes = b""
+    layout_of: int = 0  # enum gp_layout_of
 
 
 def _splits(rows: bytes, inputs: bytes, layouts: Layouts) -> tuple[SplitRecord, ...]:
@@ -208,12 +215,16 @@ def _groups(nodes: tuple[int, ...], n_fused: list[int]) -> list[tuple[int, ...]]
     return found
 
 
-def read(records: Records, layouts: Layouts, meaning: Meaning) -> tuple[Capture, Outcome]:
-    """The graph and its plan as Python objects."""
+def read(
+    records: Records, layouts: Layouts, meaning: Meaning
+) -> tuple[Capture, Outcome, GraphLayout | None]:
+    """The graph, its plan, and what the graph allocator decided (None: not known), as Python
+    objects."""
     c = columns(records.tensors, layouts["gp_tensor_record"], meaning.max_src)
     tensors = _tensors(c, meaning)
     n = c["kind"].index(_KINDS.index(COPY)) if tensors[-1].kind == COPY else len(tensors)
     splits = _splits(records.splits, records.inputs, layouts)
+    layout = _layout(records, layouts)
     capture = Capture(
         records.settings,
         _backends(records.backends, layouts, meaning),
@@ -232,6 +243,42 @@ def read(records: Records, layouts: Layouts, meaning: Meaning) -> tuple[Capture,
             for i, (address, pin) in enumerate(zip(c["addr"], c["pin"], strict=True))
             if pin >= 0 and address in records.reasons
         ),
+        _compute_buffers(records, layouts),
+        _alloc_sizes(tensors[:n], layout),
     )
     placements = tuple(_placements(c))
-    return capture, Outcome(placements, tuple(tensors[n:]), splits, records.hash_set_used)
+    return capture, Outcome(placements, tuple(tensors[n:]), splits, records.hash_set_used), layout
+
+
+_LAID_OUT = (None, OWN, EARLIER)  # enum gp_layout_of
+
+
+def _layout(records: Records, layouts: Layouts) -> GraphLayout | None:
+    if (laid_out := _LAID_OUT[records.layout_of]) is None:
+        return None
+    c = columns(records.layout, layouts["gp_layout_record"])
+    fields = ("step", "tensor", "of", "backend", "chunk", "offset", "size")
+    events = map(LayoutEvent, [KINDS[k] for k in c["kind"]], *(c[name] for name in fields))
+    return GraphLayout(laid_out, records.layout_order, tuple(events))
+
+
+def _compute_buffers(records: Records, layouts: Layouts) -> tuple[ComputeBufferRecord, ...]:
+    if not records.layout_buffers:
+        return ()
+    c = columns(records.layout_buffers, layouts["gp_layout_buffer_record"])
+    return tuple(map(ComputeBufferRecord, c["backend"], c["alignment"], c["max_size"]))
+
+
+def _alloc_sizes(
+    tensors: list[TensorRecord], layout: GraphLayout | None
+) -> tuple[AllocSizeRecord, ...]:
+    """Of a layout made for an earlier graph the sizes are that graph's, so they say nothing."""
+    if layout is None or layout.laid_out != OWN:
+        return ()
+    return tuple(
+        AllocSizeRecord(event.tensor, event.backend, event.size)
+        for event in layout.events
+        if event.kind in (ALLOC, REUSE)
+        and event.tensor < len(tensors)
+        and event.size != tensors[event.tensor].nbytes
+    )

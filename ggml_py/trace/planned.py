@@ -14,6 +14,7 @@ from functools import cached_property
 from typing import Any, TypeVar
 
 from .above import ABOVE
+from .layout import GraphLayout
 from .names import AtLeast
 from .plan_tensor import PlanTensor as PlanTensor
 from .promise import NOTHING, MemoryRow, Promise
@@ -36,7 +37,7 @@ from .split import order_of_plan
 
 T = TypeVar("T")
 P = TypeVar("P", bound="Planned")
-_DATA = ("capture", "outcome", "planner", "_records")  # the last one: not read out yet
+_DATA = ("capture", "outcome", "planner", "layout", "_records")  # the last one: not read out yet
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,7 +52,8 @@ class Planned:
     outcome: Outcome
     planner: str = "native"  # or "reference", "debug log", "snapshot"
     promise: Promise = NOTHING
-    memory: tuple[MemoryRow, ...] = ()  # of the model's context, if it was planned for one
+    breakdown: tuple[MemoryRow, ...] = ()  # of the model's context, if it was planned for one
+    layout: GraphLayout | None = None  # of its compute buffers; None: not known
 
     def __eq__(self, other: object) -> bool:
         """Equal if graph and outcome are, whichever planner made them. Addresses in memory are not
@@ -70,11 +72,11 @@ class Planned:
         found: T = made[make]
         return found
 
-    def promised(self: P, promise: Promise, memory: Iterable[MemoryRow] = ()) -> P:
+    def promised(self: P, promise: Promise, breakdown: Iterable[MemoryRow] = ()) -> P:
         """The same plan as such a promise, with the memory that goes with it."""
         made = object.__new__(type(self))
         data = {name: value for name, value in vars(self).items() if name in _DATA}
-        vars(made).update(data, promise=promise, memory=tuple(memory))  # a frozen dataclass
+        vars(made).update(data, promise=promise, breakdown=tuple(breakdown))  # a frozen dataclass
         return made
 
     @property

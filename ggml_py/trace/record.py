@@ -92,6 +92,22 @@ class BackendRecord(NamedTuple):
     buft: int  # index into Capture.bufts: what the scheduler allocates from
 
 
+class ComputeBufferRecord(NamedTuple):
+    """A buffer type that the scheduler allocates from."""
+
+    backend: int  # index into Capture.backends: the first one that has it
+    alignment: int  # bytes
+    max_size: int  # bytes; a larger buffer is several
+
+
+class AllocSizeRecord(NamedTuple):
+    """A tensor that takes more memory than its `nbytes`. C: ggml_backend_buft_get_alloc_size"""
+
+    tensor: int  # id
+    backend: int  # as in ComputeBufferRecord
+    size: int  # bytes
+
+
 class PinRecord(NamedTuple):
     """Who pinned a tensor, and why, if whoever did it said so."""
 
@@ -170,6 +186,9 @@ class Capture:
     # For the nodes on CPU backends; () if it was not asked.
     cpu: tuple[CpuRecord, ...] = field(default=(), compare=False)
     pins: tuple[PinRecord, ...] = field(default=(), compare=False)  # those that somebody explained
+    # Of the memory that graphs are computed in; () if not known.
+    compute_buffers: tuple[ComputeBufferRecord, ...] = field(default=(), compare=False)
+    alloc_sizes: tuple[AllocSizeRecord, ...] = field(default=(), compare=False)
     source: str = "scheduler"  # or "debug log", "snapshot": without the backends' answers
     # Whether the last line of a log may be incomplete.
     may_be_cut: bool = field(default=False, compare=False)

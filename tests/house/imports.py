@@ -23,6 +23,7 @@ PACKAGE = REPO / "ggml_py"
 FLOORS = (
     ("errors", "enums", "builds", "files", "log"),
     ("trace",),
+    ("memory",),
     ("export",),
     ("boundary",),
     ("sim.profiles",),
@@ -40,8 +41,8 @@ FLOORS = (
     ("conformance",),
     ("cli", "pytest_plugin", "__main__"),
 )
-PLAIN = ("trace", "export", "sim.profiles")  # usable without the native library
-ANSWERS = ("trace", "export", "plan")  # objects below the scheduler do not use these
+PLAIN = ("trace", "memory", "export", "sim.profiles")  # usable without the native library
+ANSWERS = ("trace", "memory", "export", "plan")  # objects below the scheduler do not use these
 LOAD, FUNCTION, ANNOTATION = "load", "function", "annotation"
 
 

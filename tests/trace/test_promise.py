@@ -52,7 +52,7 @@ def test_a_what_if_is_the_schedulers_promise(mlp):
     assert plan.headline().startswith("what if op_offload=no: ")
     loaded = mlp.promised(Promise("llama.cpp"), [ROW])
     alone = loaded.what_if(op_offload=False)
-    assert alone.promise == Promise("llama.cpp", (), ("op_offload=no",)) and not alone.memory
+    assert alone.promise == Promise("llama.cpp", (), ("op_offload=no",)) and not alone.breakdown
     assert alone == plan  # a promise is no part of what is compared
 
 
@@ -62,8 +62,8 @@ def test_files_keep_it(mlp, tmp_path):
     data = plan.to_json(tmp_path / "plan.json")
     assert data["promise"]["whose"] == "scheduler" and data["promise"]["text"] == promise.text
     for again in (Plan.from_json(tmp_path / "plan.json"), pickle.loads(pickle.dumps(plan))):
-        assert (again, again.promise, again.memory) == (plan, promise, (ROW,))
+        assert (again, again.promise, again.breakdown) == (plan, promise, (ROW,))
     for key in ("promise", "memory", "pins"):
         del data[key]  # as in an older file
     older = to_json.plan_of(data, "older")
-    assert (older.promise, older.memory) == (Promise(), ())
+    assert (older.promise, older.breakdown) == (Promise(), ())

@@ -15,6 +15,7 @@ from ...trace.answers.passes import PASS_NAMES
 from ...trace.planned import Planned
 from ...trace.record import COPY, LEAF, NODE, OTHER
 from ...trace.rules import parse_version
+from . import layout
 
 PLANNERS = ("native", "reference", "debug log", "snapshot")
 SOURCES = ("scheduler", "debug log", "snapshot")
@@ -37,6 +38,7 @@ def check(plan: Planned) -> None:
     _splits(plan)
     _optimized(plan)
     _cpu(plan)
+    layout.check(plan)
     _no_cycle(plan)
 
 
@@ -55,7 +57,9 @@ def _types(plan: Planned) -> None:
         ("bufts", capture.bufts), ("buffers", capture.buffers), ("tensors", plan.tensors),
         ("tensors", outcome.placements), ("splits", outcome.splits),
         ("optimized", capture.optimized), ("cpu", capture.cpu), ("pins", capture.pins),
-        ("promise", (plan.promise,)), ("memory", plan.memory),
+        ("promise", (plan.promise,)), ("memory", plan.breakdown),
+        ("compute_buffers", capture.compute_buffers), ("alloc_sizes", capture.alloc_sizes),
+        ("layout.events", plan.layout.events if plan.layout else ()),
     ]  # fmt: skip
     for name, rows in tables:
         if not rows:

@@ -22,10 +22,12 @@ from ...trace.planned import Planned, make_plan
 from ...trace.promise import MemoryRow, Promise
 from ...trace.record import (
     COPY,
+    AllocSizeRecord,
     BackendRecord,
     BufferRecord,
     BuftRecord,
     Capture,
+    ComputeBufferRecord,
     CpuRecord,
     OptimizedRecord,
     Outcome,
@@ -39,6 +41,7 @@ from ...trace.record import (
 from ...trace.split import possible_optimizers
 from ..debug_log_plan import SOURCE as LOG
 from ..snapshot_plan import unknown
+from . import layout as layouts
 from .check import PLANNERS, SOURCES, check
 from .schema import DRAFT, object_of, ref, type_of
 
@@ -51,10 +54,14 @@ KIND = "ggml_py plan"
 _TABLES = {
     "backends": BackendRecord, "bufts": BuftRecord, "buffers": BufferRecord, "splits": SplitRecord,
     "optimized": OptimizedRecord, "cpu": CpuRecord, "pins": PinRecord,
+    "compute_buffers": ComputeBufferRecord, "alloc_sizes": AllocSizeRecord,
 }  # fmt: skip
 _N_RECORD = len(TensorRecord._fields)
 # Keys that files of this schema may lack.
-_LATER = ("unknown", "may_be_cut", "copy_bytes_at_most", "promise", "memory", "pins")
+_LATER = (
+    "unknown", "may_be_cut", "copy_bytes_at_most", "promise", "memory", "pins", "layout",
+    "compute_buffers", "alloc_sizes",
+)  # fmt: skip
 _AT_MOST = {
     "type": ["integer", "null"],
     "description": "Only in a plan from a log, which has sizes in whole KiB or MiB. The number"
@@ -77,7 +84,8 @@ def render(plan: Planned) -> dict[str, Any]:
         "headline": headline(plan),
         "unknown": list(unknown(plan)),
         "promise": _promise(plan.promise),
-        "memory": [row._asdict() for row in plan.memory],
+        "memory": [row._asdict() for row in plan.breakdown],
+        "layout": layouts.render(plan.layout),
         "n_splits": plan.n_splits,
         "copy_bytes": plan.copy_bytes,
         "shares": None if parts is None else [s._asdict() for s in parts],
@@ -94,6 +102,8 @@ def render(plan: Planned) -> dict[str, Any]:
         "optimizers": capture.optimizers,
         "optimized": [o._asdict() for o in capture.optimized],
         "cpu": [c._asdict() for c in capture.cpu],
+        "compute_buffers": [b._asdict() for b in capture.compute_buffers],
+        "alloc_sizes": [s._asdict() for s in capture.alloc_sizes],
         "splits": [s._asdict() for s in outcome.splits],
         "tensors": [dict(zip(_ROW, (*record, *place), strict=True)) for record, place in rows],
     }
@@ -175,7 +185,7 @@ def _with_bounds(plan: Planned) -> Planned:
     outcome = replace(plan.outcome, copies=copies)
     return make_plan(
         replace(plan.capture, tensors=tensors), outcome, plan.planner, promise=plan.promise,
-        memory=plan.memory,
+        breakdown=plan.breakdown, layout=plan.layout,
     )  # fmt: skip
 
 
@@ -222,6 +232,8 @@ def _plan(data: dict[str, Any]) -> Planned:
         tables["optimized"],
         tables["cpu"],
         tables["pins"],
+        tables["compute_buffers"],
+        tables["alloc_sizes"],
         data["source"],
         data.get("may_be_cut", False) is True,
     )
@@ -230,7 +242,10 @@ def _plan(data: dict[str, Any]) -> Planned:
     told = data.get("promise", {})
     promise = Promise(**{k: _tuples(told[k]) for k in Promise._fields if k in told})
     memory = tuple(MemoryRow(**row) for row in data.get("memory", ()))
-    return make_plan(capture, outcome, data["planner"], promise=promise, memory=memory)
+    return make_plan(
+        capture, outcome, data["planner"], promise=promise, breakdown=memory,
+        layout=layouts.parse(data.get("layout")),
+    )  # fmt: skip
 
 
 def _tuples(value: Any) -> Any:
@@ -255,6 +270,7 @@ def schema() -> dict[str, Any]:
     row["required"] += placed["required"]
     row["description"] += " In the same row: " + placed["description"]
     definitions["Tensor"] = row
+    definitions |= layouts.definitions()
     arrays = {name: r.__name__ for name, r in _TABLES.items()} | {"tensors": "Tensor"}
     properties: dict[str, Any] = {
         "schema": {"const": SCHEMA},
@@ -277,6 +293,10 @@ def schema() -> dict[str, Any]:
             "type": "array",
             "items": ref("MemoryRow"),
             "description": "Of the context that the plan was made for, if it is a model's.",
+        },
+        "layout": {
+            "anyOf": [ref("GraphLayout"), {"type": "null"}],
+            "description": "What the graph allocator decided; null if it is not known.",
         },
         "n_splits": {"type": "integer"},
         "copy_bytes": {"type": "integer"},

@@ -173,9 +173,23 @@ def _without(capture: Capture, name: str) -> Capture:
         t._replace(supports=bits(t.supports), offload=bits(t.offload), pin=index(t.pin))
         for t in capture.tensors
     ]
+    bufts = [b.buft for i, b in enumerate(capture.backends) if i != gone]
+    made = {  # where the compute buffers of the backends that stay are now
+        b.backend: bufts.index(capture.backends[b.backend].buft)
+        for b in capture.compute_buffers
+        if capture.backends[b.backend].buft in bufts
+    }
     return replace(
         capture,
         backends=tuple(b for i, b in enumerate(capture.backends) if i != gone),
+        compute_buffers=tuple(
+            b._replace(backend=made[b.backend])
+            for b in capture.compute_buffers
+            if b.backend in made
+        ),
+        alloc_sizes=tuple(
+            s._replace(backend=made[s.backend]) for s in capture.alloc_sizes if s.backend in made
+        ),
         bufts=tuple(t._replace(readers=bits(t.readers)) for t in capture.bufts),
         tensors=tuple(tensors),
         dropped_pins=tuple((i, index(b)) for i, b in capture.dropped_pins if b != gone),

@@ -1,0 +1,243 @@
+"""The memory of a plan: the buffers that its graph is computed in, tensor by tensor, and what its
+tensors were in before."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from ..trace.layout import EARLIER, OWN, GraphLayout
+from ..trace.plan_tensor import PlanTensor
+from ..trace.planned import Planned
+from ..trace.promise import MemoryRow
+from ..trace.record import COPY, ComputeBufferRecord
+from .allocator import lay_out, layout_unknown
+from .blocks import MemoryBlock, usage
+
+
+class ComputeBuffer:
+    """The memory that a graph's tensors share while it is computed, of one buffer type.
+
+    A step is a node of the graph that is allocated (`PlanMemory.steps`).
+    """
+
+    def __init__(self, plan: Planned, record: ComputeBufferRecord, layout: GraphLayout) -> None:
+        self._plan, self._usage = plan, usage(record, layout)
+        self.record = record
+
+    def __repr__(self) -> str:
+        return f"<ComputeBuffer {self.name}: {self.size:,} bytes>"
+
+    @property
+    def name(self) -> str:
+        """The buffer type's name."""
+        return self._plan.capture.bufts[self._plan.backends[self.record.backend].buft].name
+
+    @property
+    def backends(self) -> tuple[str, ...]:
+        """The backends that use it."""
+        buft = self._plan.backends[self.record.backend].buft
+        return tuple(b.name for b in self._plan.backends if b.buft == buft)
+
+    @property
+    def device(self) -> str:
+        """The device that it is of."""
+        return self._plan.backends[self.record.backend].device
+
+    @property
+    def alignment(self) -> int:
+        """Bytes to which places are rounded up."""
+        return self.record.alignment
+
+    @property
+    def size(self) -> int:
+        """Bytes that are allocated."""
+        return self._usage.size
+
+    @property
+    def chunk_sizes(self) -> tuple[int, ...]:
+        """The same by chunk: a device with a largest allocation may need several."""
+        return self._usage.chunk_sizes
+
+    @property
+    def blocks(self) -> tuple[MemoryBlock, ...]:
+        """Each tensor's place, in the order in which they get them."""
+        return self._usage.blocks
+
+    @property
+    def live(self) -> tuple[int, ...]:
+        """Bytes alive at each step."""
+        return self._usage.live
+
+    @property
+    def peak(self) -> int:
+        """The most bytes that are alive at once."""
+        return self._usage.peak
+
+    @property
+    def peak_step(self) -> int:
+        """The first step at which so many are."""
+        return self._usage.peak_step
+
+    @property
+    def grown(self) -> int:
+        """The step at which it got its final size; -1 if it is empty."""
+        return self._usage.grown
+
+    @property
+    def fragmented(self) -> int:
+        """Bytes of `size` that are alive at no time: lost between tensors."""
+        return self.size - self.peak
+
+    def alive(self, step: int) -> tuple[MemoryBlock, ...]:
+        """The blocks that are alive at a step, the largest first."""
+        return self._usage.alive(step)
+
+    @property
+    def padding(self) -> int:
+        """Bytes of the tensors alive at the peak that only round up to the alignment."""
+        return sum(block.padded - block.size for block in self.alive(self.peak_step))
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it as data that `json` can write."""
+        names = self._plan.tensors
+        return {
+            "buft": self.name, "backends": list(self.backends), "device": self.device,
+            "alignment": self.alignment, "size": self.size, "chunk_sizes": list(self.chunk_sizes),
+            "peak": self.peak, "peak_step": self.peak_step, "fragmented": self.fragmented,
+            "live": list(self.live),
+            "blocks": [
+                {"name": names[block.tensor].name, **block._asdict()} for block in self.blocks
+            ],
+        }  # fmt: skip
+
+
+class HeldTensors(NamedTuple):
+    """Tensors of the graph that had memory before it was planned, of one buffer type and usage."""
+
+    buft: str
+    usage: str  # "weights"; "any": a cache or states, "compute"
+    tensors: tuple[PlanTensor, ...]  # the largest first
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the tensors, without alignment."""
+        return sum(t.nbytes for t in self.tensors)
+
+
+class PlanMemory:
+    """What a plan holds in memory. `buffers` are the compute buffers, () if they are not known
+    (`unknown` says why); `held` what was in memory before; `breakdown` the sizes of all buffers of
+    a model's context, if the plan is a model's."""
+
+    def __init__(self, plan: Planned) -> None:
+        self.plan = plan
+        self.breakdown: tuple[MemoryRow, ...] = plan.breakdown
+
+    def __repr__(self) -> str:
+        sizes = ", ".join(f"{b.name} {b.size:,}" for b in self.buffers) or self.unknown
+        return f"<PlanMemory {sizes}>"
+
+    @cached_property
+    def layout(self) -> GraphLayout | None:
+        """What the graph allocator decided: ggml's own decisions, or what its rules make of a plan
+        that no ggml laid out. None if it is not known."""
+        if self.plan.layout is not None:
+            return self.plan.layout
+        return None if layout_unknown(self.plan) else lay_out(self.plan)
+
+    @property
+    def unknown(self) -> str:
+        """Why `buffers` are not known, in a sentence; "" if they are."""
+        return "" if self.layout is not None else layout_unknown(self.plan)
+
+    @property
+    def note(self) -> str:
+        """What the layout rests on, in a sentence; "" if ggml made it for this very graph."""
+        layout = self.layout
+        if layout is None or layout.laid_out == OWN:
+            return ""
+        if layout.laid_out == EARLIER:
+            return (
+                "the graph has its places in a layout that was made for a larger graph before: "
+                "tensors have at least the room that they need"
+            )
+        devices = {b.device_type for b in self.plan.backends} - {"CPU", "ACCEL"}
+        guess = (
+            "; a tensor on another device than before is taken to need its nbytes, and its backend"
+            " may ask for more"
+        )
+        return "computed from ggml's rules, not by ggml" + (guess if devices else "")
+
+    @cached_property
+    def steps(self) -> tuple[PlanTensor, ...]:
+        """What happens at each step: a node is computed, or the tensor that is copied next is kept
+        (a copy is in the step after that)."""
+        order = () if self.layout is None else self.layout.order
+        return tuple(self.plan.tensor(id if id >= 0 else -2 - id) for id in order)
+
+    @cached_property
+    def buffers(self) -> tuple[ComputeBuffer, ...]:
+        """The compute buffers, in the order of the backends."""
+        if (layout := self.layout) is None:
+            return ()
+        records = self.plan.capture.compute_buffers
+        return tuple(ComputeBuffer(self.plan, record, layout) for record in records)
+
+    def buffer(self, name: str) -> ComputeBuffer:
+        """A compute buffer by its buffer type, backend or device. Raises KeyError with the
+        names."""
+        for found in self.buffers:
+            if name in (found.name, found.device, *found.backends):
+                return found
+        names = ", ".join(b.name for b in self.buffers) or "none are known"
+        raise KeyError(f"no compute buffer {name!r}: {names}")
+
+    @cached_property
+    def held(self) -> tuple[HeldTensors, ...]:
+        """What the graph's tensors were in before it was planned."""
+        groups: dict[tuple[str, str], list[PlanTensor]] = {}
+        for record in self.plan.capture.tensors:
+            if record.buffer >= 0 and record.view_src < 0:
+                buffer = self.plan.buffers[record.buffer]
+                key = (self.plan.capture.bufts[buffer.buft].name, buffer.usage)
+                groups.setdefault(key, []).append(self.plan.tensor(record.id))
+        return tuple(
+            HeldTensors(*key, tuple(sorted(tensors, key=lambda t: (-t.nbytes, t.id))))
+            for key, tensors in groups.items()
+        )
+
+    def what(self, step: int) -> str:
+        """What happens at a step, in a few words: "MUL_MAT 'Qcur-0'", "copy of 'inp'"."""
+        if self.layout is None or not 0 <= step < len(self.layout.order):
+            return "nothing"
+        t = self.steps[step]
+        if self.layout.order[step] < 0 or t.record.kind == COPY:
+            source = self.plan.tensor(t.placement.copy_of) if t.record.kind == COPY else t
+            return f"copy of '{source.name}'"
+        return f"{t.record.op_desc} '{t.name}'"
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it as data that `json` can write."""
+        return {
+            "unknown": self.unknown or None,
+            "note": self.note or None,
+            "breakdown": [row._asdict() for row in self.breakdown],
+            "steps": [self.what(i) for i in range(len(self.steps))],
+            "buffers": [buffer.to_dict() for buffer in self.buffers],
+            "held": [
+                {"buft": h.buft, "usage": h.usage, "nbytes": h.nbytes, "tensors": _sizes(h.tensors)}
+                for h in self.held
+            ],
+        }
+
+
+def _sizes(tensors: Sequence[PlanTensor]) -> list[dict[str, Any]]:
+    return [{"name": t.name, "type": t.type, "ne": list(t.ne), "nbytes": t.nbytes} for t in tensors]
+
+
+def memory_of(plan: Planned) -> PlanMemory:
+    """The memory of a plan, made once."""
+    found: PlanMemory = plan.derived(PlanMemory)
+    return found
