@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ..backends.buffer import BufferType
 from ..boundary.arguments import integer
-from ..boundary.ffi import NULL, ffi, text
+from ..boundary.ffi import ffi, text
 from ..boundary.handle import Handle, in_use
 from ..errors import DamagedFileError, ModelError
 from ..gguf.reader import Gguf
@@ -23,6 +23,7 @@ from ..tensors.tensor import Tensor
 from .command_line import CommandLine
 from .context import LlamaContext
 from .library import Library
+from .memory import allocated, estimate
 from .native import ContextHandle, give_threads, load_model, new_context
 from .options import Options
 from .params import Params
@@ -202,12 +203,20 @@ class LlamaModel:
         """The plan of a graph that libllama reserves memory for when it starts: a full cache, and
         n_ubatch tokens or, with n_tokens=n_seq_max, one in each sequence.
         C: llama_context::sched_reserve"""
-        n = self.n_ubatch if n_tokens is None else integer("n_tokens", n_tokens, 1, self.n_ubatch)
-        with self._context.using(_PLANNING):
-            plan = reserved_plan_of(
-                self._library, self._context.ptr, self._full_offload, n, self.n_seq_max
-            )
+        most = self._n_reserved
+        n = most if n_tokens is None else integer("n_tokens", n_tokens, 1, self.n_ubatch)
+        plan = self._reserved(n, self.n_seq_max)
         return plan.promised(Promise("llama.cpp", graphs="libllama"), self.memory)
+
+    @property
+    def _n_reserved(self) -> int:
+        return min(self.n_ctx, self.n_ubatch)
+
+    def _reserved(self, n_tokens: int, n_seqs: int) -> Plan:
+        with self._context.using(_PLANNING):
+            return reserved_plan_of(
+                self._library, self._context.ptr, self._full_offload, n_tokens, n_seqs
+            )
 
     @property
     def scheduler(self) -> BorrowedScheduler:
@@ -247,19 +256,23 @@ class LlamaModel:
     def memory(self) -> tuple[MemoryRow, ...]:
         """Bytes of the buffers of each type: weights, cache and compute, as llama.cpp allocates
         them for a context with these options. Empty with split_mode "tensor", whose bytes libllama
-        knows only once it has the weights. C: llama_get_memory_breakdown"""
-        lib, found = self._library.lib, []
+        knows only once it has the weights. C: llama_get_memory_breakdown, ggml_gallocr_reserve_n
+        """
+        self._context.ptr  # noqa: B018  raises when closed
+        return tuple(row for row in self._memory if row.weights or row.cache or row.compute)
+
+    @cached_property
+    def _memory(self) -> tuple[MemoryRow, ...]:
+        rows = self.estimate
+        return allocated(rows, self._reserved, self.arch, self._n_reserved, self.n_seq_max)
+
+    @property
+    def estimate(self) -> tuple[MemoryRow, ...]:
+        """`memory` as libllama estimates it before it allocates anything: --fit rests on it, and
+        llama-fit-params prints it. C: llama_get_memory_breakdown"""
         if self._params.options.split_mode == "tensor":
             return ()
-        n = lib.gpl_read_memory(self._context.ptr, NULL, 0)
-        rows = self._library.ffi.new("struct gpl_memory[]", max(n, 1))
-        lib.gpl_read_memory(self._context.ptr, rows, n)
-        for row in rows[0:n]:
-            buft = BufferType(row.buft)
-            name = "CPU" if buft.device is None else buft.device.name
-            if row.model or row.context or row.compute:
-                found.append(MemoryRow(buft.name, name, row.model, row.context, row.compute))
-        return tuple(found)
+        return estimate(self._library, self._context.ptr)
 
     # --- running
 

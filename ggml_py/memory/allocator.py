@@ -134,20 +134,26 @@ class _Memory:
     def _cut(self, c: int, i: int, size: int) -> tuple[int, int]:
         chunk = self._chunks[c]
         offset, room = chunk.free[i]
-        chunk.free[i : i + 1] = [(offset + size, room - size)] if room > size else []
+        chunk.free[i : i + 1] = [(offset + size, room - size)] if room != size else []
         chunk.max_size = max(chunk.max_size, offset + size)
         return c, offset
 
     def give_back(self, c: int, offset: int, size: int) -> None:
-        """Frees bytes, and joins them with the free blocks beside them."""
-        free, end = self._chunks[c].free, offset + padded(size, self.alignment)
-        i = next((i for i, (at, _room) in enumerate(free) if at > offset), len(free))
-        if i < len(free) and free[i][0] == end:
-            end += free.pop(i)[1]
-        if i and sum(free[i - 1]) == offset:
-            offset = free.pop(i - 1)[0]
-            i -= 1
-        free.insert(i, (offset, end - offset))
+        """Frees bytes. They join the first free block that they touch, and this block the one
+        behind or before it. Places of 0 bytes may leave blocks that touch and stay apart."""
+        free, size = self._chunks[c].free, padded(size, self.alignment)
+        for i, (at, room) in enumerate(free):
+            if at + room == offset:
+                free[i] = at, room + size
+                if i + 1 < len(free) and sum(free[i]) == free[i + 1][0]:
+                    free[i : i + 2] = [(at, room + size + free[i + 1][1])]
+                return
+            if offset + size == at:
+                free[i] = offset, room + size
+                if i and sum(free[i - 1]) == offset:
+                    free[i - 1 : i + 1] = [(free[i - 1][0], free[i - 1][1] + room + size)]
+                return
+        free.insert(sum(at < offset for at, _room in free), (offset, size))
 
 
 class _Allocator:
