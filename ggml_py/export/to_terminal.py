@@ -86,7 +86,7 @@ def show_diff(diff: Diff, limit: int | None = 20, console: Console | None = None
 
 def memory_table(plan: Planned) -> Table:
     """MiB of the context's buffers by type, as llama.cpp's log has them."""
-    table = _plain_table()
+    table = plain_table()
     table.add_column("memory (MiB)")
     for column in ("weights", "cache", "compute"):
         table.add_column(column, justify="right")
@@ -98,7 +98,7 @@ def memory_table(plan: Planned) -> Table:
 
 def devices_table(plan: Planned) -> Table:
     """A row per backend: its share of nodes, FLOPs, bytes read and written, and weights."""
-    table = _plain_table()
+    table = plain_table()
     table.add_column("backend")
     for column in ("nodes", "FLOPs", "read and written", "weights held"):
         table.add_column(column, justify="right")
@@ -130,7 +130,7 @@ def _print(console: Console, line: str) -> None:
 
 def groups_table(plan: Planned, why: WhySplits) -> Table:
     """A row per group of equal splits. If there are many groups: those with the most splits."""
-    table = _plain_table()
+    table = plain_table()
     for column in ("splits", "backend", "ops"):
         table.add_column(column, no_wrap=column != "ops")
     table.add_column("copied in", justify="right", no_wrap=True)
@@ -149,7 +149,7 @@ def groups_table(plan: Planned, why: WhySplits) -> Table:
     return table
 
 
-def _plain_table() -> Table:
+def plain_table() -> Table:
     return Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
 
 

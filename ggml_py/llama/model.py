@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -23,8 +23,8 @@ from ..tensors.tensor import Tensor
 from .command_line import CommandLine
 from .context import LlamaContext
 from .library import Library
-from .memory import allocated, estimate
-from .native import ContextHandle, give_threads, load_model, new_context
+from .memory import allocated, counted_once, estimate, fit_print
+from .native import ContextHandle, give_threads, load_model, naming, new_context
 from .options import Options
 from .params import Params
 from .plans import build, plan_of, reserved_plan_of
@@ -35,6 +35,7 @@ from .watching import Looking, Watching
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+    from ..backends.device import Device
     from ..plan import Plan
 
     Sample = Callable[[npt.NDArray[np.float32]], int]
@@ -115,8 +116,8 @@ class LlamaModel:
         opened as it was given, as llama.cpp's programs do."""
         return self._fits
 
-    def _naming(self) -> _Naming:
-        return _Naming(str(self.path))
+    def _naming(self) -> AbstractContextManager[None]:
+        return naming(self.path)
 
     def __repr__(self) -> str:
         if self.closed:
@@ -131,6 +132,31 @@ class LlamaModel:
         out = ffi.new("char[256]")
         self._library.lib.llama_model_desc(self._model.ptr, out, 256)
         return text(out)
+
+    @property
+    def options(self) -> Options:
+        """The options that it was opened with."""
+        return self._params.options
+
+    @property
+    def n_layer(self) -> int:
+        """Number of layers."""
+        return self._n_layer
+
+    @property
+    def n_expert(self) -> int:
+        """Experts of a layer; 0 for a dense model."""
+        return int(np.max(self.metadata.get(f"{self.arch}.expert_count", 0)))
+
+    @property
+    def has_gpu(self) -> bool:
+        """Whether layers may be on another device than the CPU."""
+        return bool(self._params.gpus)
+
+    @property
+    def devices(self) -> tuple[Device, ...]:
+        """The devices that it was opened for."""
+        return tuple(self._params.devices)
 
     @property
     def vocab(self) -> tuple[str, ...]:
@@ -263,7 +289,9 @@ class LlamaModel:
 
     @cached_property
     def _memory(self) -> tuple[MemoryRow, ...]:
-        rows = self.estimate
+        if self._params.options.split_mode == "tensor":
+            return ()
+        rows = counted_once(self._library, self._context.ptr)
         return allocated(rows, self._reserved, self.arch, self._n_reserved, self.n_seq_max)
 
     @property
@@ -273,6 +301,11 @@ class LlamaModel:
         if self._params.options.split_mode == "tensor":
             return ()
         return estimate(self._library, self._context.ptr)
+
+    def fit_print(self) -> str:
+        """What llama-fit-params of this release prints with --fit-print on, which is `estimate` by
+        device: "CUDA0 1200 448 263 ", and so on, in whole MiB; the last line is for host memory."""
+        return fit_print(self._library, self._model.ptr, self._context.ptr)
 
     # --- running
 
@@ -451,17 +484,3 @@ class LlamaModel:
 
     def __exit__(self, *_exception: object) -> None:
         self.close()
-
-
-class _Naming:
-    """Puts the model's path in front of errors."""
-
-    def __init__(self, path: str) -> None:
-        self._path = path
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, _type: object, error: BaseException | None, _traceback: object) -> None:
-        if isinstance(error, ModelError) and not str(error).startswith(self._path):
-            raise ModelError(f"{self._path}: {error}") from None

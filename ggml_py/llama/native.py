@@ -62,6 +62,17 @@ class ContextHandle(Handle):
                 lent[0].close()
 
 
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Puts the model's path in front of errors."""
+    try:
+        yield
+    except ModelError as error:
+        if str(error).startswith(str(path)):
+            raise
+        raise ModelError(f"{path}: {error}") from None
+
+
 def load_model(
     library: Library, path: Path, params: Any, devices: list[Device], paths: Sequence[Path] = ()
 ) -> LlamaHandle:

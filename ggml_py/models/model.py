@@ -214,7 +214,9 @@ class Model(Evaluation):
         return tuple(
             MemoryRow(
                 buft.name,
-                self.placement.cpu.name if buft.device is None else buft.device.name,
+                self.placement.cpu.name
+                if buft.is_host or buft.device is None
+                else buft.device.name,
                 weights.get(buft, 0),
                 cache.get(buft, 0),
                 None if compute is None else compute.get(buft, 0),

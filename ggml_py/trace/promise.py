@@ -18,7 +18,7 @@ class MemoryRow(NamedTuple):
     """Bytes of a context's buffers of one type. C: llama_memory_breakdown_data"""
 
     buft: str  # the buffer type
-    device: str  # whose type it is
+    device: str  # whose memory it is: a GPU's buffers in host memory are the CPU's
     weights: int
     cache: int  # of keys and values, or of recurrent states
     compute: int | None  # None: this release of ggml cannot measure it

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import sys
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -162,8 +163,25 @@ def for_model(options: dict[str, Any]) -> dict[str, Any]:
 
 def plan_model(source: str, changes: dict[str, Any] | None = None, **options: Any) -> Plan:
     """The plan of a model's graph; with `changes` (of `Model.what_if`), as it would be then."""
-    shape = [options.pop(name) for name in ("n_tokens", "n_past", "n_seqs")]
-    n_tokens, n_past, n_seqs = shape
+    n_tokens, n_past, n_seqs = shape_of(options)
+    with opened(source, **options) as model:
+        if changes is None:
+            return model.plan(n_tokens, n_past, n_seqs)
+        return model.what_if(n_tokens, n_past, n_seqs, **changes)
+
+
+def shape_of(options: dict[str, Any]) -> tuple[int, int, int]:
+    """Tokens, tokens before them, and sequences of the graph that the options ask for."""
+    return options["n_tokens"], options["n_past"], options["n_seqs"] or 1
+
+
+@contextmanager
+def opened(source: str, **options: Any) -> Iterator[Model | LlamaModel]:
+    """The model that the options of `source_options` describe, of which the header is read. Behind
+    -- there may be a program's command line instead."""
+    n_tokens, n_past, _n_seqs = shape_of(options)
+    n_seqs = options["n_seqs"]
+    options = {k: v for k, v in options.items() if k not in ("n_tokens", "n_past", "n_seqs")}
     if options["program"] == "bench" and options["n_ctx"] is None:
         # As for llama-bench -p N -d PAST; one token is one of its 128 of -n.
         options["n_ctx"] = n_past + (n_tokens if n_tokens > 1 else _BENCH_GEN)
@@ -171,24 +189,24 @@ def plan_model(source: str, changes: dict[str, Any] | None = None, **options: An
         check_alone()
         names = with_properties(device_names(options["devices"]), options["profile_set"])
         with open_it(source, words, names, not options["no_build"]) as model:
-            return _plan(model, n_tokens, n_past, n_seqs or 1, changes)
+            _say_fit(model)
+            yield model
+        return
     margins, n_ctx_min = options.pop("fit_target"), options.pop("fit_ctx")
     if options.pop("fit") == "on":
         from ...llama import Fit
 
         options["fit"] = Fit(tuple(mib << 20 for mib in margins), n_ctx_min)
-    with load_model(source, n_seq_max=n_seqs, header_only=True, **options) as model:
-        return _plan(model, n_tokens, n_past, n_seqs or 1, changes)
+    with load_model(source, n_seq_max=n_seqs, header_only=True, **options) as loaded:
+        _say_fit(loaded)
+        yield loaded
 
 
-def _plan(model: Model | LlamaModel, n_tokens: int, n_past: int, n_seqs: int, changes: Any) -> Plan:
+def _say_fit(model: Model | LlamaModel) -> None:
     if fitted := getattr(model, "fit_arguments", ""):
         click.echo(f"--fit chose {fitted}", err=True)
     elif not getattr(model, "fits", True):
         click.echo(_NO_FIT, err=True)
-    if changes is None:
-        return model.plan(n_tokens, n_past, n_seqs)
-    return model.what_if(n_tokens, n_past, n_seqs, **changes)
 
 
 def is_model(source: str) -> bool:

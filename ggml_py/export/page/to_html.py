@@ -6,11 +6,6 @@ inserted. The same plan gives the same bytes.
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import html
-import json
-import re
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -20,10 +15,10 @@ from ...trace.names import counted
 from ...trace.planned import Planned
 from ...trace.record import collection_paused
 from ...trace.run import Recorded
-from .. import palette
 from ..run_times import times
 from . import data as page_data
 from . import diff as page_diff
+from .whole import whole
 
 SCRIPTS = (
     "plan", "axis", "lanes", "minimap", "glance", "details", "table", "main", "events"
@@ -51,37 +46,8 @@ def render(source: Planned | Recorded, other: Planned | None = None) -> str:
 
 
 def _page(title: str, headline: str, data: dict[str, Any]) -> str:
-    css = palette.css() + _part("page.css")
-    parts = (_part(f"{name}.js") for name in SCRIPTS)
-    script = '"use strict";(() => {\n' + "\n".join(parts) + "})();"
-    put = {
-        "TITLE": html.escape(title), "HEADLINE": html.escape(headline),
-        "SCRIPT": script, "DATA": _json(data),
-    }  # fmt: skip
-    body = re.sub("@([A-Z]+)@", lambda mark: put[mark[1]], _part("page.html"))
-    policy = (
-        "default-src 'none'; base-uri 'none'; form-action 'none'; img-src data:; "
-        f"script-src '{_digest(script)}'; style-src '{_digest(css)}'"
-    )
-    return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        '<meta name="generator" content="ggml_py">\n'
-        f"<title>{html.escape(title)}</title>\n<style>{css}</style>\n</head>\n"
-        f"{body}</html>\n"
-    )
-
-
-def _json(data: dict[str, Any]) -> str:
-    """JSON that no browser takes for anything else: ASCII, without <, > and &."""
-    text = json.dumps(data, separators=(",", ":"))
-    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
-
-
-def _digest(text: str) -> str:
-    """The hash by which the page's policy allows a script or style."""
-    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+    parts = [_part(f"{name}.js") for name in SCRIPTS]
+    return whole(title, headline, _part("page.html"), _part("page.css"), parts, data)
 
 
 @cache

@@ -1,0 +1,189 @@
+"""The memory of a plan on a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from ..memory import ComputeBuffer, MemoryBlock, PlanMemory
+from ..memory.moves import NodeMove
+from ..trace.names import counted
+from ..trace.planned import format_bytes
+from .to_terminal import new_console, plain_table
+
+
+class SavingChange(Protocol):
+    """An option that was tried (`llama.room.Tried`)."""
+
+    @property
+    def text(self) -> str:
+        """As llama.cpp's programs take it."""
+        ...
+
+    @property
+    def saved(self) -> dict[str, int]:
+        """Bytes by device; negative: it needs more."""
+        ...
+
+
+_SHOWN = 5  # tensors alive at the peak
+_WIDTH = 60  # of the curve
+
+
+def mib(n: int | None) -> str:
+    """Bytes as MiB with two decimals, as llama.cpp's log has them; "?" if not known."""
+    return "?" if n is None else f"{n / 2**20:.2f}"
+
+
+def show(
+    memory: PlanMemory,
+    at_peak: bool = False,
+    every: bool = False,
+    free: Mapping[str, tuple[int, int]] | None = None,
+    console: Console | None = None,
+) -> None:
+    """Prints the sizes of a model's buffers by device, beside each device's `free` and total
+    memory, then each compute buffer: its peak, and what is alive then. With `at_peak` that is every
+    tensor; with `every` each tensor's place and lifetime follow."""
+    console = console or new_console()
+    if memory.breakdown:
+        console.print(_breakdown(memory, free or {}))
+    if memory.unknown:
+        _print(console, f"the compute buffers are not known: {memory.unknown}")
+    for buffer in memory.buffers:
+        if buffer.size:
+            _buffer(console, memory, buffer, at_peak, every)
+    for held in memory.held:
+        largest = ", ".join(f"{t.name} {format_bytes(t.nbytes)}" for t in held.tensors[:3])
+        what = {"weights": "weights", "any": "caches, states and others"}.get(
+            held.usage, held.usage
+        )
+        _print(
+            console,
+            f"{held.buft}, {what}: {counted(len(held.tensors), 'tensor')} that the graph uses, "
+            f"{format_bytes(held.nbytes)}; the largest: {largest}",
+        )
+    if memory.note:
+        _print(console, memory.note)
+
+
+def _breakdown(memory: PlanMemory, free: Mapping[str, tuple[int, int]]) -> Table:
+    """A row per buffer type, and per device its sum beside its memory."""
+    table = plain_table()
+    table.add_column("memory (MiB)")
+    for column in ("weights", "cache", "compute", "together", "free", "total"):
+        table.add_column(column, justify="right")
+    for device in dict.fromkeys(row.device for row in memory.breakdown):
+        rows = [row for row in memory.breakdown if row.device == device]
+        sums = [0, 0, 0]
+        for row in rows:
+            sizes = (row.weights, row.cache, row.compute or 0)
+            sums = [a + b for a, b in zip(sums, sizes, strict=True)]
+        room = [mib(n) for n in free[device]] if device in free else ["?", "?"]
+        table.add_row(escape(device), *map(mib, sums), mib(sum(sums)), *room)
+        for row in rows if len(rows) > 1 or rows[0].buft != device else ():
+            table.add_row(f"  {escape(row.buft)}", *map(mib, (row.weights, row.cache, row.compute)))
+    return table
+
+
+def _buffer(
+    console: Console, memory: PlanMemory, buffer: ComputeBuffer, at_peak: bool, every: bool
+) -> None:
+    alive = buffer.alive(buffer.peak_step)
+    console.print()
+    _print(
+        console,
+        f"{buffer.name} compute buffer, {format_bytes(buffer.size)}"
+        + (f" in {len(buffer.chunk_sizes)} chunks" if len(buffer.chunk_sizes) > 1 else "")
+        + f": at most {format_bytes(buffer.peak)} alive, at step {buffer.peak_step} of "
+        f"{len(memory.steps)} ({memory.what(buffer.peak_step)}); "
+        f"{format_bytes(buffer.fragmented)} lost between tensors, {format_bytes(buffer.padding)} "
+        f"to the alignment of {buffer.alignment}",
+    )
+    _print(console, f"  alive: {curve(buffer.live, buffer.size)}")
+    shown = alive if at_peak else alive[:_SHOWN]
+    console.print(_blocks(memory, shown, "alive at the peak"))
+    if len(alive) > len(shown):
+        rest = sum(block.padded for block in alive[len(shown) :])
+        n = counted(len(alive) - len(shown), "other tensor")
+        _print(console, f"  and {n}, {format_bytes(rest)} (--at-peak shows them)")
+    if every:
+        console.print(_blocks(memory, buffer.blocks, "every tensor, in the order of places given"))
+
+
+def _blocks(memory: PlanMemory, blocks: tuple[MemoryBlock, ...], title: str) -> Table:
+    table = plain_table()
+    table.add_column(f"  {title}", no_wrap=True)
+    for column in ("bytes", "offset", "steps"):
+        table.add_column(column, justify="right", no_wrap=True)
+    table.add_column("", no_wrap=True)
+    for block in blocks:
+        t = memory.plan.tensor(block.tensor)
+        steps = f"{block.first}–{block.last}" if not block.kept else f"{block.first}– end"
+        where = f"{block.chunk}:{block.offset:,}" if block.chunk else f"{block.offset:,}"
+        notes = [f"in the place of {memory.plan.tensor(block.place_of).name}"] * (
+            block.place_of >= 0
+        )
+        notes += ["output"] * ("output" in t.flags) + ["input"] * ("input" in t.flags)
+        table.add_row(
+            f"  {escape(t.name)} ({t.record.op_desc})", f"{block.size:,}", where, steps,
+            escape(", ".join(notes)),
+        )  # fmt: skip
+    return table
+
+
+def show_changes(
+    lacks: Mapping[str, int],
+    tried: Sequence[SavingChange],
+    moves: Sequence[NodeMove] = (),
+    console: Console | None = None,
+) -> None:
+    """Prints what devices lack and the changes that make the model fit; if they lack nothing, the
+    changes that lower its memory."""
+    console = console or new_console()
+    for device, size in lacks.items():
+        _print(console, f"{device} lacks {size:,} bytes ({format_bytes(size)}): it does not fit")
+    if lacks and not tried:
+        _print(console, "no change of a single option makes it fit")
+    if tried or moves:
+        title = "the smallest changes that make it fit" if lacks else "what would lower it"
+        table = plain_table()
+        table.add_column(title, no_wrap=True)
+        table.add_column("")
+        for one in tried:
+            table.add_row(f"  {escape(one.text)}", _savings(one.saved))
+        for move in moves:
+            what = f"  {move.op} '{move.node}' on {move.backend}"
+            table.add_row(escape(what), _savings(move.saved))
+        console.print()
+        console.print(table)
+
+
+def _savings(saved: Mapping[str, int]) -> str:
+    return ", ".join(
+        f"{escape(name)} {'-' if size > 0 else '+'}{mib(abs(size))}" for name, size in saved.items()
+    )
+
+
+_LEVELS = " ▁▂▃▄▅▆▇█"
+
+
+def curve(values: tuple[int, ...], whole: int, width: int = _WIDTH) -> str:
+    """Numbers as a line of bars, each the most of its part; `whole` is a full bar."""
+    if not values or whole <= 0:
+        return ""
+    n = min(width, len(values))
+    parts = [
+        values[i * len(values) // n : max((i + 1) * len(values) // n, i * len(values) // n + 1)]
+        for i in range(n)
+    ]
+    top = len(_LEVELS) - 1
+    return "".join(_LEVELS[min(top, -(-max(part) * top // whole))] for part in parts)
+
+
+def _print(console: Console, line: str) -> None:
+    console.print(line, markup=False, highlight=False, soft_wrap=True)

@@ -1,0 +1,47 @@
+"""A page that is one file, loads nothing else, and runs only its own script."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import json
+import re
+from typing import Any
+
+from .. import palette
+
+
+def whole(title: str, headline: str, body: str, css: str, parts: list[str], data: Any) -> str:
+    """The page. `body` has @TITLE@, @HEADLINE@, @DATA@ (as JSON) and @SCRIPT@, which are the
+    `parts` in one function. The same arguments give the same bytes."""
+    css = palette.css() + css
+    script = '"use strict";(() => {\n' + "\n".join(parts) + "})();"
+    put = {
+        "TITLE": html.escape(title), "HEADLINE": html.escape(headline),
+        "SCRIPT": script, "DATA": _json(data),
+    }  # fmt: skip
+    filled = re.sub("@([A-Z]+)@", lambda mark: put[mark[1]], body)
+    policy = (
+        "default-src 'none'; base-uri 'none'; form-action 'none'; img-src data:; "
+        f"script-src '{_digest(script)}'; style-src '{_digest(css)}'"
+    )
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        '<meta name="generator" content="ggml_py">\n'
+        f"<title>{html.escape(title)}</title>\n<style>{css}</style>\n</head>\n"
+        f"{filled}</html>\n"
+    )
+
+
+def _json(data: Any) -> str:
+    """JSON that no browser takes for anything else: ASCII, without <, > and &."""
+    text = json.dumps(data, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _digest(text: str) -> str:
+    """The hash by which the page's policy allows a script or style."""
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
