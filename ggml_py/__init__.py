@@ -62,13 +62,16 @@ if TYPE_CHECKING:
     from .graphs.graph_plan import CpuNode as CpuNode
     from .graphs.graph_plan import CpuPlan as CpuPlan
     from .graphs.graph_plan import GraphPlan as GraphPlan
+    from .graphs.reallocation import Reallocation as Reallocation
+    from .memory.compute_buffer import ComputeBuffer as ComputeBuffer
+    from .memory.plan_memory import PlanMemory as PlanMemory
     from .plan import Plan as Plan
     from .record import record as record
     from .record.session import Record as Record
     from .run import Run as Run
+    from .scheduler.allocator_memory import allocator_memory as allocator_memory
     from .scheduler.recording import Recording as Recording
     from .scheduler.scheduler import Scheduler as Scheduler
-    from .scheduler.state import Reallocation as Reallocation
     from .scheduler.strict import strict as strict
     from .scheduler.view import SchedState as SchedState
     from .sim.device import SimDevice as SimDevice
@@ -157,17 +160,20 @@ _PUBLIC = {
     "load_backend": "backends.registry",
     "registries": "backends.registry",
     "rpc_devices": "backends.rpc",
-    "Reallocation": "scheduler.state",
+    "Reallocation": "graphs.reallocation",
     "SchedState": "scheduler.view",
     "Scheduler": "scheduler.scheduler",
     "SimDevice": "sim.device",
     "sim_device": "sim.device",
     "load_profile": "sim.named",
     "profiles": "sim.named",
+    "allocator_memory": "scheduler.allocator_memory",
     "strict": "scheduler.strict",
     "Tensor": "tensors.tensor",
     "ThreadPool": "backends.threadpool",
     "nearest": "variants.search",
+    "ComputeBuffer": "memory.compute_buffer",
+    "PlanMemory": "memory.plan_memory",
     "Plan": "plan",
     "Record": "record.session",
     "record": "record",
@@ -183,6 +189,8 @@ _PLAIN = (
     "record.session",
     "run",
     "trace.answers.variant",
+    "memory.compute_buffer",
+    "memory.plan_memory",
     "boundary.isolate",
     "sim.named",
 )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import weakref
+from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -18,6 +19,9 @@ from ..boundary.handle import Handle, Held, in_use, reading
 from ..errors import AbortError, AllocError, ArgumentError
 from ..tensors.tensor import Tensor
 from .graph import Graph
+from .reallocation import Reallocation, reallocation
+
+_MAX_REALLOCS = 256
 
 
 class TensorAllocator:
@@ -84,7 +88,7 @@ class GraphAllocator(Lender):
     before it gets memory; buffers are kept while they are large enough.
     """
 
-    __slots__ = ("_ids", "_lent", "buffer_types")
+    __slots__ = ("_ids", "_lent", "_n_reallocations", "_reallocations", "buffer_types")
 
     def __init__(self, *buffer_types: BufferType) -> None:
         """Raises `ArgumentError` without a buffer type."""
@@ -98,6 +102,10 @@ class GraphAllocator(Lender):
         raw = ffi.new("ggml_backend_buffer_type_t[]", bufts)
         ptr = lib.ggml_gallocr_new_n(raw, len(raw))
         self._lent = _Lent(self)
+        self._n_reallocations = 0
+        self._reallocations: deque[Reallocation] = deque(maxlen=_MAX_REALLOCS)
+        if lib.gp_trace_present():
+            lib.gp_layout_watch(ptr)
 
         def free(ptr: Any, held: Held = self._lent.held) -> None:
             def take(_ptr: Any) -> None:
@@ -233,11 +241,44 @@ class GraphAllocator(Lender):
         """
         id_ = integer("buffer_id", buffer_id, 0, len(self.buffer_types) - 1)
         with reading(self):
-            return int(lib.ggml_gallocr_get_buffer_size(self.ptr, id_))
+            return self._size(id_)
+
+    @property
+    def n_reallocations(self) -> int:
+        """How many graphs did not fit the layout before, so that upstream lays out again too."""
+        return self._n_reallocations
+
+    @property
+    def reallocations(self) -> tuple[Reallocation, ...]:
+        """Why they did not, oldest first; the newest 256 are kept. Empty in a pristine build.
+        C: ggml_gallocr_needs_realloc"""
+        return tuple(self._reallocations)
+
+    @contextlib.contextmanager
+    def _noting(self, graph: Graph) -> Iterator[None]:
+        """Around laying out `graph`: notes why the layout before does not fit, if it does not."""
+        if not lib.gp_trace_present():
+            yield
+            return
+        record = ffi.new("struct gp_realloc_record *")
+        unfit = lib.gp_gallocr_unfit(self.ptr, graph.ptr, record)
+        names = [buft.name for buft in self.buffer_types][: len(record.before)]
+        sizes = range(len(names))
+        for i in sizes:
+            record.before[i] = self._size(i)
+        yield
+        for i in sizes:
+            record.after[i] = self._size(i)
+        if unfit:
+            self._n_reallocations += 1
+            self._reallocations.append(reallocation(record, names))
+
+    def _size(self, i: int) -> int:
+        return int(lib.ggml_gallocr_get_buffer_size(self.ptr, i))
 
     def _reserve(self, graph: Graph) -> None:
         graph._hold_arrays()
-        with self._changing():
+        with self._changing(), self._noting(graph):
             done = lib.ggml_gallocr_reserve_n(self.ptr, graph.ptr, *(self._ids or (NULL, NULL)))
         if not done:
             names = ", ".join(buft.name for buft in self.buffer_types)

@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 from ..trace.answers.what_if import what_if
 from ..trace.planned import Planned
 from ..trace.reference import CannotPlanError
-from .plan_memory import ComputeBuffer, memory_of
+from .compute_buffer import ComputeBuffer
+from .plan_memory import memory_of
 
 _TRIED = 3  # nodes of each buffer
 

@@ -13,104 +13,7 @@ from ..trace.planned import Planned
 from ..trace.promise import MemoryRow
 from ..trace.record import COPY, ComputeBufferRecord
 from .allocator import lay_out, layout_unknown
-from .blocks import MemoryBlock, usage
-
-
-class ComputeBuffer:
-    """The memory that a graph's tensors share while it is computed, of one buffer type.
-
-    A step is a node of the graph that is allocated (`PlanMemory.steps`).
-    """
-
-    def __init__(self, plan: Planned, record: ComputeBufferRecord, layout: GraphLayout) -> None:
-        self._plan, self._usage = plan, usage(record, layout)
-        self.record = record
-
-    def __repr__(self) -> str:
-        return f"<ComputeBuffer {self.name}: {self.size:,} bytes>"
-
-    @property
-    def name(self) -> str:
-        """The buffer type's name."""
-        return self._plan.capture.bufts[self._plan.backends[self.record.backend].buft].name
-
-    @property
-    def backends(self) -> tuple[str, ...]:
-        """The backends that use it."""
-        buft = self._plan.backends[self.record.backend].buft
-        return tuple(b.name for b in self._plan.backends if b.buft == buft)
-
-    @property
-    def device(self) -> str:
-        """The device that it is of."""
-        return self._plan.backends[self.record.backend].device
-
-    @property
-    def alignment(self) -> int:
-        """Bytes to which places are rounded up."""
-        return self.record.alignment
-
-    @property
-    def size(self) -> int:
-        """Bytes that are allocated."""
-        return self._usage.size
-
-    @property
-    def chunk_sizes(self) -> tuple[int, ...]:
-        """The same by chunk: a device with a largest allocation may need several."""
-        return self._usage.chunk_sizes
-
-    @property
-    def blocks(self) -> tuple[MemoryBlock, ...]:
-        """Each tensor's place, in the order in which they get them."""
-        return self._usage.blocks
-
-    @property
-    def live(self) -> tuple[int, ...]:
-        """Bytes alive at each step."""
-        return self._usage.live
-
-    @property
-    def peak(self) -> int:
-        """The most bytes that are alive at once."""
-        return self._usage.peak
-
-    @property
-    def peak_step(self) -> int:
-        """The first step at which so many are."""
-        return self._usage.peak_step
-
-    @property
-    def grown(self) -> int:
-        """The step at which it got its final size; -1 if it is empty."""
-        return self._usage.grown
-
-    @property
-    def fragmented(self) -> int:
-        """Bytes of `size` that are alive at no time: lost between tensors."""
-        return self.size - self.peak
-
-    def alive(self, step: int) -> tuple[MemoryBlock, ...]:
-        """The blocks that are alive at a step, the largest first."""
-        return self._usage.alive(step)
-
-    @property
-    def padding(self) -> int:
-        """Bytes of the tensors alive at the peak that only round up to the alignment."""
-        return sum(block.padded - block.size for block in self.alive(self.peak_step))
-
-    def to_dict(self) -> dict[str, Any]:
-        """All of it as data that `json` can write."""
-        names = self._plan.tensors
-        return {
-            "buft": self.name, "backends": list(self.backends), "device": self.device,
-            "alignment": self.alignment, "size": self.size, "chunk_sizes": list(self.chunk_sizes),
-            "peak": self.peak, "peak_step": self.peak_step, "fragmented": self.fragmented,
-            "live": list(self.live),
-            "blocks": [
-                {"name": names[block.tensor].name, **block._asdict()} for block in self.blocks
-            ],
-        }  # fmt: skip
+from .compute_buffer import ComputeBuffer
 
 
 class HeldTensors(NamedTuple):
@@ -182,8 +85,15 @@ class PlanMemory:
         """The compute buffers, in the order of the backends."""
         if (layout := self.layout) is None:
             return ()
-        records = self.plan.capture.compute_buffers
-        return tuple(ComputeBuffer(self.plan, record, layout) for record in records)
+        return tuple(self._buffer(record, layout) for record in self.plan.capture.compute_buffers)
+
+    def _buffer(self, record: ComputeBufferRecord, layout: GraphLayout) -> ComputeBuffer:
+        of, plan = self.plan.backends[record.backend], self.plan
+        return ComputeBuffer(
+            record, layout, plan.capture.bufts[of.buft].name,
+            tuple(b.name for b in plan.backends if b.buft == of.buft), of.device,
+            lambda id: plan.tensors[id].name,
+        )  # fmt: skip
 
     def buffer(self, name: str) -> ComputeBuffer:
         """A compute buffer by its buffer type, backend or device. Raises KeyError with the

@@ -15,7 +15,7 @@ from . import state as sched_state
 
 if TYPE_CHECKING:
     from ..graphs.graph import Graph
-    from .state import Reallocation
+    from ..graphs.reallocation import Reallocation
     from .view import SchedState
 
 

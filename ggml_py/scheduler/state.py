@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from ..boundary.ffi import NULL, ffi, lib, text
 from ..boundary.handle import reading
-from ..trace.names import counted
+from ..graphs.reallocation import Reallocation, reallocation
 
 if TYPE_CHECKING:
     from .reads import ReadScheduler
@@ -18,31 +18,6 @@ _ID_TABLES = (
 _GRAPH_FIELDS = {"n_nodes": "n_graph_nodes", "n_leafs": "n_graph_leafs", "size": "graph_size"}
 
 
-class Reallocation(NamedTuple):
-    """One time that the compute buffers did not fit a graph and had to be laid out again.
-
-    This waits for all backends and costs time in the middle of a generation; `Scheduler.reserve`
-    with the largest graph avoids it. `reason` is "first", "nodes", "leafs", "node", "src",
-    "edges" or "backend". `tensor` is the name of the tensor that did not fit, "" if the reason is
-    not a tensor. `text` gives the reason in a sentence. `before` and `after` are the bytes of
-    compute buffer by backend. `ours` is True where upstream would keep its old layout, because it
-    compares only counts and sizes. Leave those out to compare with upstream's counts.
-    C: ggml_gallocr_needs_realloc, ggml_backend_sched_alloc_splits
-    """
-
-    reason: str
-    tensor: str
-    text: str
-    before: dict[str, int]
-    after: dict[str, int]
-    ours: bool
-
-    @property
-    def grew(self) -> bool:
-        """Whether a buffer became larger. If not, the same memory was divided differently."""
-        return any(self.after[name] > size for name, size in self.before.items())
-
-
 def reallocations(scheduler: ReadScheduler) -> tuple[Reallocation, ...]:
     """C: gp_sched_reallocs"""
     names = labels(scheduler)
@@ -50,7 +25,7 @@ def reallocations(scheduler: ReadScheduler) -> tuple[Reallocation, ...]:
     records = ffi.new("struct gp_realloc_record[]", n)
     lib.gp_sched_reallocs(scheduler.ptr, records, n)
     kept = (r for r in records if r.kind != lib.GP_REALLOC_NONE)  # the newest; the rest are zeros
-    return tuple(_reallocation(r, names) for r in kept)
+    return tuple(reallocation(r, names) for r in kept)
 
 
 def read_state(scheduler: ReadScheduler) -> Any:
@@ -74,39 +49,6 @@ def labels(scheduler: ReadScheduler) -> list[str]:
     """The backends' names; a name that repeats gets its index."""
     names = [b.name for b in scheduler.backends]
     return [n if names.count(n) == 1 else f"{n}#{i}" for i, n in enumerate(names)]
-
-
-def _reallocation(r: Any, names: list[str]) -> Reallocation:
-    before = {name: int(r.before[i]) for i, name in enumerate(names)}
-    after = {name: int(r.after[i]) for i, name in enumerate(names)}
-    if not any(before.values()):
-        said = "the first graph, without a reserve before it"
-        return Reallocation("first", "", said, before, after, False)
-    reason, tensor, said = _reason(r, names)
-    if r.ours:
-        said += "; upstream compares only counts and sizes, and would keep its old layout"
-    return Reallocation(reason, tensor, said, before, after, bool(r.ours))
-
-
-def _reason(r: Any, names: list[str]) -> tuple[str, str, str]:
-    tensor, node, need, have = text(r.tensor), text(r.node), int(r.need), int(r.have)
-    kind = r.kind
-    if kind in (lib.GP_REALLOC_NODES, lib.GP_REALLOC_LEAFS):
-        what = "nodes" if kind == lib.GP_REALLOC_NODES else "leafs"
-        return what, "", f"the graph has {counted(need, what[:-1])}, the previous one had {have}"
-    if kind == lib.GP_REALLOC_EDGES:
-        said = f"as many nodes ({need}) and leafs as the previous graph, but other edges"
-        return "edges", "", said
-    if kind == lib.GP_REALLOC_BACKEND:
-        former = f"on {names[have]}" if have < len(names) else "on no backend"
-        now = names[need] if need < len(names) else "no backend"
-        said = f"'{tensor}' is on {now}; in its place the previous graph had a tensor {former}"
-        return "backend", tensor, said
-    room = f"room for {have:,}" if have else "no room: the one before had its own memory"
-    if kind == lib.GP_REALLOC_NODE:
-        return "node", tensor, f"node '{tensor}' takes {need:,} bytes, but there was {room}"
-    said = f"'{tensor}', source {r.src} of '{node}', takes {need:,} bytes, but there was {room}"
-    return "src", tensor, said
 
 
 def inspect(scheduler: ReadScheduler) -> dict[str, Any]:

@@ -1,0 +1,98 @@
+"""`ggml-py memory`."""
+
+import json
+
+import pytest
+from cli_runs import fails, ok, run
+
+from ggml_py.models.synthetic import LlamaSpec, write_llama
+
+GPU = ("-d", "sim:gpu0,memory=1G", "-d", "CPU", "-ngl", 99, "-c", 2048)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    path = tmp_path_factory.mktemp("memory") / "m.gguf"
+    write_llama(path, LlamaSpec(n_layer=2, n_vocab=512))
+    return path
+
+
+@pytest.fixture(scope="module")
+def saved(model):
+    path = model.with_name("plan.json.gz")
+    ok("plan", model, *GPU, "-n", 64, "-o", path)
+    return path
+
+
+@pytest.mark.thorough("programs")
+@pytest.mark.needs(release="default")
+def test_a_model(model):
+    text = ok("memory", model, *GPU)
+    head, gpu, *_ = text.splitlines()
+    columns = ["memory", "(MiB)", "weights", "cache", "compute", "together", "free", "total"]
+    assert head.split() == columns
+    assert gpu.split()[0] == "gpu0" and gpu.split()[-1] == "1024.00"
+    assert "gpu0 compute buffer, " in text and "alive at the peak" in text
+    assert "what would lower it" in text and "  -ub 256" in text
+    assert "(--at-peak shows them)" in text
+    every = ok("memory", model, *GPU, "--at-peak", "-v", "--no-changes")
+    assert "(--at-peak shows them)" not in every and "every tensor, in the order" in every
+    assert "what would lower it" not in every
+    data = json.loads(ok("memory", model, *GPU, "--json"))
+    assert data["fits"] and data["lacks"] == {} and data["devices"]["gpu0"]["total"] == 1 << 30
+    (buffer,) = [b for b in data["buffers"] if b["buft"] == "gpu0"]
+    assert max(buffer["live"]) == buffer["peak"] <= buffer["size"]
+    (row,) = [row for row in data["breakdown"] if row["buft"] == "gpu0"]
+    assert row["compute"] == buffer["size"]
+    assert any(one["change"] == "-ub 256" for one in data["changes"])
+
+
+@pytest.mark.thorough("programs")
+@pytest.mark.needs(release="default")
+def test_a_model_that_does_not_fit(model):
+    tight = ("-d", "sim:gpu0,memory=6M", "-d", "CPU", "-ngl", 99, "-c", 8192)
+    text = ok("memory", model, *tight)
+    assert "gpu0 lacks " in text and "it does not fit" in text
+    assert "the smallest changes that make it fit" in text
+    data = json.loads(ok("memory", model, *tight, "--json"))
+    assert not data["fits"] and data["lacks"]["gpu0"] > 0 and 1 <= len(data["changes"]) <= 3
+    flags = data["changes"][0]["change"].split()
+    again = json.loads(ok("memory", model, *tight, *flags, "--json", "--no-changes"))
+    room = again["devices"]["gpu0"]["free"]
+    rows = [row for row in again["breakdown"] if row["device"] == "gpu0"]
+    assert sum(r["weights"] + r["cache"] + r["compute"] for r in rows) <= room
+
+
+@pytest.mark.thorough("programs")
+@pytest.mark.needs(release="default")
+def test_fit_print_and_command_lines(model):
+    lines = ok("memory", model, *GPU, "--fit-print").splitlines()
+    assert [line.split()[0] for line in lines] == ["gpu0", "Host"]
+    assert all(line.endswith(" ") and len(line.split()) == 4 for line in lines)
+    text = ok("memory", *GPU[:4], "--", "llama-server", "-m", model, "-c", "4096", "--fit", "off")
+    assert "gpu0 compute buffer" in text
+    error = fails("memory", model, "--graphs", "ours", code=2)
+    assert "not with --graphs ours" in error
+
+
+def test_a_saved_plan_and_a_record(saved, tmp_path):
+    text = ok("memory", saved)
+    assert "gpu0 compute buffer" in text and "weights" in text
+    page = tmp_path / "memory.html"
+    done = run("memory", saved, "--html", page)
+    assert done.returncode == 0 and "the memory of" in done.stderr and page.stat().st_size > 10_000
+    assert "--force replaces it" in fails("memory", saved, "--html", page)
+    ok("memory", saved, "--html", page, "--force")
+    data = json.loads(ok("memory", saved, "--json"))
+    assert data["unknown"] is None and data["devices"] == {}
+    assert "--fit-print needs a model" in fails("memory", saved, "--fit-print", code=2)
+
+
+def test_a_log_says_what_it_lacks(plans, tmp_path):
+    log = tmp_path / "log.txt"
+    log.write_text(plans["mlp"].text())
+    text = ok("memory", log)
+    assert "the compute buffers are not known: a debug log does not say" in text
+    done = run("memory", log, "--html", tmp_path / "m.html")
+    assert done.returncode == 1 and "nothing to draw" in done.stderr
+    assert not (tmp_path / "m.html").exists()
