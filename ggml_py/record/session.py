@@ -195,6 +195,16 @@ class RecordedPlan:
         return why if before is None else f"{before.index}: {why}"
 
     @property
+    def laid_out_as(self) -> RecordedPlan | None:
+        """The plan in whose layout its graph last got its memory: itself, unless an earlier, larger
+        graph was laid out and this one fits into it. None if it got none, or if that is not known:
+        a record of an older version, or another plan that was left out."""
+        last = max(self.counts.values(), key=lambda row: int(row["last"]), default=None)
+        if last is None or not self.allocated or "layout" not in (last.dtype.names or ()):
+            return None
+        return self.process.plans.get(int(last["layout"]))
+
+    @property
     def plan(self) -> Plan:
         """The plan itself. Raises ValueError if a part of it is damaged."""
         return self._plan

@@ -51,6 +51,39 @@ def test_each_plan_is_written_once_with_its_counts(path):
     assert len(process.schedulers) == 3  # the first two made the same plan
 
 
+def test_whose_layout_a_graph_has(tmp_path):
+    """A graph that fits into a larger one's reserved layout gets its memory there."""
+    from ggml_py.boundary.ffi import ffi
+
+    def made(ctx, n):
+        x = ctx.new_tensor("f32", 64, n, name="x")
+        x.set_input()
+        graph = ctx.new_graph()
+        graph.build_forward_expand(ctx.mul(ctx.sqr(x), x))
+        return graph
+
+    path = tmp_path / "layouts.ggrec"
+    with (
+        ggml.Context() as ctx, ggml.device("CPU").init() as cpu, ggml.record(path),
+        ggml.Scheduler([cpu]) as scheduler,
+    ):  # fmt: skip
+        large, small, longer = made(ctx, 32), made(ctx, 8), made(ctx, 64)
+        scheduler.reserve(large)
+        scheduler.alloc_graph(small)
+        at = int(ffi.cast("uintptr_t", small.nodes[-1].ptr.data))
+        base = int(ffi.cast("uintptr_t", small.leafs[0].ptr.data))
+        scheduler.reset()
+        scheduler.alloc_graph(longer)
+    first, second, third = ggml.Record.read(path)
+    assert first.laid_out_as is None and first.kind == "reserved"
+    assert second.laid_out_as is first and third.laid_out_as is third
+    # Its own layout is smaller than the room that it has there.
+    (own,), (given,) = second.plan.memory.buffers, first.plan.memory.buffers
+    assert own.size == 2 * 64 * 8 * 4 and given.size == 4 * own.size
+    places = {b.tensor: b.offset for b in given.blocks}
+    assert at - base == places[1] - places[2]
+
+
 def test_it_is_the_plan_that_the_scheduler_made(path):
     record = ggml.Record.read(path)
     for one, make in zip(record, (graphs.mlp, graphs.views), strict=True):

@@ -188,6 +188,7 @@ def to_dict(record: Record) -> dict[str, Any]:
                 "n_copies": p.n_copies, "copy_bytes": p.copy_bytes, "planned": p.planned,
                 "allocated": p.allocated, "computed": p.computed, "first": p.first, "last": p.last,
                 "difference": p.difference, "reallocations": p.reallocs, "reasons": p.reasons,
+                "laid_out_as": None if p.laid_out_as is None else p.laid_out_as.index,
             }
             for p in record.plans
         ],
