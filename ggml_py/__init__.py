@@ -63,8 +63,6 @@ if TYPE_CHECKING:
     from .graphs.graph_plan import CpuPlan as CpuPlan
     from .graphs.graph_plan import GraphPlan as GraphPlan
     from .graphs.reallocation import Reallocation as Reallocation
-    from .memory.compute_buffer import ComputeBuffer as ComputeBuffer
-    from .memory.plan_memory import PlanMemory as PlanMemory
     from .plan import Plan as Plan
     from .record import record as record
     from .record.session import Record as Record
@@ -172,8 +170,6 @@ _PUBLIC = {
     "Tensor": "tensors.tensor",
     "ThreadPool": "backends.threadpool",
     "nearest": "variants.search",
-    "ComputeBuffer": "memory.compute_buffer",
-    "PlanMemory": "memory.plan_memory",
     "Plan": "plan",
     "Record": "record.session",
     "record": "record",
@@ -189,8 +185,6 @@ _PLAIN = (
     "record.session",
     "run",
     "trace.answers.variant",
-    "memory.compute_buffer",
-    "memory.plan_memory",
     "boundary.isolate",
     "sim.named",
 )

@@ -134,11 +134,6 @@ class LlamaModel:
         return text(out)
 
     @property
-    def options(self) -> Options:
-        """The options that it was opened with."""
-        return self._params.options
-
-    @property
     def n_layer(self) -> int:
         """Number of layers."""
         return self._n_layer

@@ -21,7 +21,7 @@ _LEAST_UBATCH, _CTX_STEP = 32, 256
 _CACHE_TYPES = ("f32", "f16", "q8_0", "q4_0")  # each smaller than the one before
 
 
-class Change(NamedTuple):
+class OptionChange(NamedTuple):
     """One option: as llama.cpp's programs take it ("-ub 256"), and as `open` does."""
 
     text: str
@@ -99,7 +99,7 @@ def fitting(
 
 
 def _first_that_fits(
-    way: Sequence[Change], opened: Opened, free: Mapping[str, int], before: dict[str, int]
+    way: Sequence[OptionChange], opened: Opened, free: Mapping[str, int], before: dict[str, int]
 ) -> Tried | None:
     """The first change of a way that fits. Later ones need less memory where it is missing."""
     tried: dict[int, tuple[MemoryRow, ...] | None] = {}
@@ -123,7 +123,7 @@ def _first_that_fits(
     return None if memory is None else _tried(way[high], memory, before)
 
 
-def _memory(opened: Opened, change: Change) -> tuple[MemoryRow, ...] | None:
+def _memory(opened: Opened, change: OptionChange) -> tuple[MemoryRow, ...] | None:
     """The memory with a change; None if llama.cpp refuses it, or ggml has no room."""
     try:
         with opened(change.options) as model:
@@ -132,7 +132,7 @@ def _memory(opened: Opened, change: Change) -> tuple[MemoryRow, ...] | None:
         return None
 
 
-def _tried(change: Change, memory: tuple[MemoryRow, ...], before: dict[str, int]) -> Tried:
+def _tried(change: OptionChange, memory: tuple[MemoryRow, ...], before: dict[str, int]) -> Tried:
     after = used(memory)
     saved = {
         device: before.get(device, 0) - after.get(device, 0)
@@ -142,12 +142,12 @@ def _tried(change: Change, memory: tuple[MemoryRow, ...], before: dict[str, int]
     return Tried(change.text, memory, saved)
 
 
-def _ways(model: LlamaModel, halves: bool = False) -> Iterator[Sequence[Change]]:
+def _ways(model: LlamaModel, halves: bool = False) -> Iterator[Sequence[OptionChange]]:
     """For each option its values, from the smallest change to the largest; with `halves` the
     context is halved at once."""
     ways = [
         list(_ubatches(min(model.n_ctx, model.n_ubatch))),
-        [] if model.flash_attn else [Change("-fa on", {"flash_attn": "on"})],
+        [] if model.flash_attn else [OptionChange("-fa on", {"flash_attn": "on"})],
         list(_cache_types(model)),
         list(_contexts(model.n_ctx, halves)),
         *(_placements(model) if model.has_gpu else ()),
@@ -155,33 +155,33 @@ def _ways(model: LlamaModel, halves: bool = False) -> Iterator[Sequence[Change]]
     return (way for way in ways if way)
 
 
-def _ubatches(n: int) -> Iterator[Change]:
+def _ubatches(n: int) -> Iterator[OptionChange]:
     while (n := n // 2) >= _LEAST_UBATCH:
-        yield Change(f"-ub {n}", {"n_ubatch": n})
+        yield OptionChange(f"-ub {n}", {"n_ubatch": n})
 
 
-def _contexts(n_ctx: int, halves: bool) -> Iterator[Change]:
+def _contexts(n_ctx: int, halves: bool) -> Iterator[OptionChange]:
     for n in (n_ctx // 2,) if halves else range(n_ctx - _CTX_STEP, 0, -_CTX_STEP):
         if n > 0:
-            yield Change(f"-c {n}", {"n_ctx": n})
+            yield OptionChange(f"-c {n}", {"n_ctx": n})
 
 
-def _cache_types(model: LlamaModel) -> Iterator[Change]:
+def _cache_types(model: LlamaModel) -> Iterator[OptionChange]:
     """Smaller types of the cache. llama.cpp takes a quantized V only with flash attention."""
-    k = model.options.type_k.name.lower()
+    k = model._params.options.type_k.name.lower()
     for type_ in _CACHE_TYPES[_CACHE_TYPES.index(k) + 1 :] if k in _CACHE_TYPES else ():
         if model.flash_attn or type_ == "f16":
-            yield Change(f"-ctk {type_} -ctv {type_}", {"type_k": type_, "type_v": type_})
+            yield OptionChange(f"-ctk {type_} -ctv {type_}", {"type_k": type_, "type_v": type_})
         else:
-            yield Change(f"-ctk {type_}", {"type_k": type_})
+            yield OptionChange(f"-ctk {type_}", {"type_k": type_})
 
 
-def _placements(model: LlamaModel) -> Iterator[list[Change]]:
-    options, n_layer = model.options, model.n_layer
+def _placements(model: LlamaModel) -> Iterator[list[OptionChange]]:
+    options, n_layer = model._params.options, model.n_layer
     given = options.n_gpu_layers if 0 <= options.n_gpu_layers <= n_layer else n_layer + 1
-    yield [Change(f"-ngl {n}", {"n_gpu_layers": n}) for n in range(given - 1, -1, -1)]
+    yield [OptionChange(f"-ngl {n}", {"n_gpu_layers": n}) for n in range(given - 1, -1, -1)]
     if model.n_expert and not options.cpu_moe:
         experts = range(options.n_cpu_moe + 1, n_layer + 1)
-        yield [Change(f"-ncmoe {n}", {"n_cpu_moe": n}) for n in experts]
+        yield [OptionChange(f"-ncmoe {n}", {"n_cpu_moe": n}) for n in experts]
     if options.offload_kqv:
-        yield [Change("-nkvo", {"offload_kqv": False})]
+        yield [OptionChange("-nkvo", {"offload_kqv": False})]

@@ -11,6 +11,7 @@ from .compute_buffer import ComputeBuffer
 from .plan_memory import memory_of
 
 _TRIED = 3  # nodes of each buffer
+_LEAST = 100  # a part of the buffer: less is not worth a pin
 
 
 class NodeMove(NamedTuple):
@@ -34,8 +35,9 @@ class NodeMove(NamedTuple):
 
 
 def node_moves(plan: Planned) -> tuple[NodeMove, ...]:
-    """The largest nodes alive at each device's peak, pinned to the last backend: those for which
-    the device's buffer is smaller then, the best first. Weights, pins and all else stay.
+    """The largest nodes alive at each device's peak, pinned to the last backend: those with which
+    the device's buffer is a hundredth smaller, or more; the best first. Weights, pins and all else
+    stay.
 
     What `Plan.what_if` says of the plan then holds: it is the scheduler's promise alone.
     """
@@ -62,6 +64,7 @@ def _moves_of(
         except (CannotPlanError, ValueError):
             continue
         after = {b.name: b.size for b in memory.buffers}
-        if not memory.unknown and after.get(buffer.name, 0) < buffer.size:
+        saved = buffer.size - after.get(buffer.name, 0)
+        if not memory.unknown and saved * _LEAST > buffer.size:
             found.append(NodeMove(t.name, t.record.op_desc, to, before, after))
     return found

@@ -30,15 +30,16 @@ def test_help_lists_the_verbs():
     text = ok("--help")
     assert re.findall(r"^  ([\w-]+) ", text.split("Commands:")[1], re.M) == [
         "bench", "bisect", "build", "ci", "compare", "corpus", "demo", "devices", "diff",
-        "diverge", "explain", "generate", "ops", "plan", "record", "releases", "sweep", "trace",
-        "view", "why-not",
+        "diverge", "explain", "generate", "memory", "ops", "plan", "record", "releases", "sweep",
+        "trace", "view", "why-not",
     ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
     "verb",
     ["devices", "demo", "plan", "explain", "why-not", "diff", "sweep", "generate", "trace",
-     "bench", "bisect", "build", "ci", "compare", "corpus", "diverge", "ops", "releases"],
+     "bench", "bisect", "build", "ci", "compare", "corpus", "diverge", "memory", "ops",
+     "releases"],
 )
 def test_every_verb_has_help(verb):
     assert "sage" in ok(verb, "--help")

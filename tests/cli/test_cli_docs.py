@@ -61,7 +61,7 @@ def test_keys_are_what_the_page_says(words, command, keys):
 def test_there_is_a_row_for_each_verb_that_answers():
     verbs = {command.split()[0] for command, _ in ROWS}
     assert verbs == {
-        "plan", "explain", "why-not", "diff", "sweep", "trace", "generate", "releases"
+        "plan", "explain", "why-not", "diff", "memory", "sweep", "trace", "generate", "releases"
     }  # fmt: skip
 
 

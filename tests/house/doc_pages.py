@@ -22,7 +22,7 @@ PAGES += sorted((DOCS / "advice").glob("GP*.md"))
 PAGES += [DOCS / "index.md", *sorted((DOCS / "cookbook").glob("*_*.md"))]
 PAGES += sorted(p for p in (DOCS / "causes").glob("*.md") if p.name != "README.md")
 PAGES = [page for page in PAGES if page.exists()]
-WITH_LIBLLAMA = [DOCS / "ANY_MODEL.md"]  # tests/llama runs these
+WITH_LIBLLAMA = [DOCS / "ANY_MODEL.md", DOCS / "MEMORY.md"]  # tests/llama runs these
 WITH_PROGRAMS = [DOCS / "ANY_PROGRAM.md"]  # tests/record runs these, with upstream's programs
 OTHERS = [*WITH_LIBLLAMA, *WITH_PROGRAMS]
 # Use the commands of this Python.

@@ -425,8 +425,8 @@ def test_every_architecture_of_upstreams_files_is_known(archs):
     assert seen <= set(ARCHITECTURES)
 
 
-def test_the_page_prints_what_is_shown(vocabs):
-    (page,) = doc_pages.WITH_LIBLLAMA
+@pytest.mark.parametrize("page", doc_pages.WITH_LIBLLAMA, ids=lambda page: page.stem)
+def test_the_page_prints_what_is_shown(vocabs, page):
     examples = doc_pages.examples(page)
     printed = doc_pages.run([code for code, _shown in examples])
     for (code, shown), said in zip(examples, printed, strict=True):
