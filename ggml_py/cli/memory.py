@@ -82,7 +82,9 @@ def command(
         # Exact sizes for every architecture are libllama's.
         graphs = "libllama" if options["graphs"] == "auto" else options["graphs"]
         asked = {**for_model(options), "graphs": graphs}
-        with opened(model, **asked) as loaded:
+        if fit_print:  # llama-fit-params maps no file
+            asked["load_mode"] = "none"
+        with opened(model, ("-lm", "none") if fit_print else (), **asked) as loaded:
             if not isinstance(loaded, LlamaModel):
                 raise click.UsageError("memory is libllama's: not with --graphs ours")
             if fit_print:

@@ -299,7 +299,15 @@ class LlamaModel:
 
     def fit_print(self) -> str:
         """What llama-fit-params of this release prints with --fit-print on, which is `estimate` by
-        device: "CUDA0 1200 448 263 ", and so on, in whole MiB; the last line is for host memory."""
+        device: "CUDA0 1200 448 263 ", and so on, in whole MiB; the last line is for host memory.
+
+        That program maps no file, which puts weights elsewhere: open the model with
+        load_mode="none". Otherwise this raises `ModelError`. C++: common_fit_print
+        """
+        if self._params.maps_files:
+            raise ModelError(
+                'fit_print: llama-fit-params maps no file: open the model with load_mode="none"'
+            )
         return fit_print(self._library, self._model.ptr, self._context.ptr)
 
     # --- running

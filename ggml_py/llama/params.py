@@ -91,6 +91,11 @@ class Params:
             params.tensor_buft_overrides = self._overrides(pairs)
         return params
 
+    @property
+    def maps_files(self) -> bool:
+        """Whether weights may stay in the mapped file."""
+        return int(self.model.load_mode) != _LOAD_MODES["none"]
+
     @contextmanager
     def planning(self) -> Iterator[None]:
         """In the block, a model is loaded without its weights, and so without locking them."""

@@ -5,6 +5,7 @@ from arch_files import ARCHS
 
 import ggml_py as ggml
 from ggml_py import llama
+from ggml_py.errors import ModelError
 from ggml_py.llama.room import fitting, lacking, lower, used
 from ggml_py.models.synthetic import LlamaSpec, write_llama
 
@@ -56,8 +57,10 @@ def test_fit_print_is_what_upstreams_program_prints(oracle, arch_file, name, fla
         "n_ctx": int(given.get("-c", 4096)), "n_ubatch": int(given.get("-ub", 512)),
         "flash_attn": given.get("-fa", "auto"), "type_k": given.get("-ctk", "f16"),
     }  # fmt: skip
-    with llama.open(path, devices=["CPU"], n_batch=2048, **options) as model:
+    with llama.open(path, devices=["CPU"], n_batch=2048, load_mode="none", **options) as model:
         assert model.fit_print() == said
+    with llama.open(path) as model, pytest.raises(ModelError, match='load_mode="none"'):
+        model.fit_print()
 
 
 def test_a_buffer_in_host_memory_is_the_cpus(small):

@@ -176,9 +176,9 @@ def shape_of(options: dict[str, Any]) -> tuple[int, int, int]:
 
 
 @contextmanager
-def opened(source: str, **options: Any) -> Iterator[Model | LlamaModel]:
+def opened(source: str, more: Sequence[str] = (), **options: Any) -> Iterator[Model | LlamaModel]:
     """The model that the options of `source_options` describe, of which the header is read. Behind
-    -- there may be a program's command line instead."""
+    -- there may be a program's command line instead, which then has `more` words."""
     n_tokens, n_past, _n_seqs = shape_of(options)
     n_seqs = options["n_seqs"]
     options = {k: v for k, v in options.items() if k not in ("n_tokens", "n_past", "n_seqs")}
@@ -188,7 +188,7 @@ def opened(source: str, **options: Any) -> Iterator[Model | LlamaModel]:
     if words := command_line():
         check_alone()
         names = with_properties(device_names(options["devices"]), options["profile_set"])
-        with open_it(source, words, names, not options["no_build"]) as model:
+        with open_it(source, [*words, *more], names, not options["no_build"]) as model:
             _say_fit(model)
             yield model
         return
