@@ -30,7 +30,6 @@ SETTINGS: dict[str, tuple[dict[str, dict[str, Any]], dict[str, Any]]] = {
 N_TOKENS = (31, 1)
 # What differs and is told in docs/ANY_MODEL.md: the beginning of what `compared` says.
 KNOWN = {
-    ("kimi-k3-moe", "2 GPUs"): "bytes: ",
     ("qwen3-dense", "2 GPUs, tensor"): "theirs ends (GGML_ASSERT(src_ss[0].axis != ",
 }
 
