@@ -1,4 +1,4 @@
-"""`ggml-py memory --fit-print` beside llama-fit-params: every model × FLAGS × DEVICES, byte for byte.
+"""`ggml-py memory --fit-print` beside llama-fit-params: every model × FLAGS × DEVICES, in bytes.
 
     test-llama-archs -s 42 -o MODELS
     python benchmarks/fit_print.py MODELS [--write]

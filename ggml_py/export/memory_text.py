@@ -59,13 +59,10 @@ def show(
             _buffer(console, memory, buffer, at_peak, every)
     for held in memory.held:
         largest = ", ".join(f"{t.name} {format_bytes(t.nbytes)}" for t in held.tensors[:3])
-        what = {"weights": "weights", "any": "caches, states and others"}.get(
-            held.usage, held.usage
-        )
         _print(
             console,
-            f"{held.buft}, {what}: {counted(len(held.tensors), 'tensor')} that the graph uses, "
-            f"{format_bytes(held.nbytes)}; the largest: {largest}",
+            f"{held.buft}, {held.what}: {counted(len(held.tensors), 'tensor')} that the graph "
+            f"uses, {format_bytes(held.nbytes)}; the largest: {largest}",
         )
     if memory.note:
         _print(console, memory.note)
@@ -75,18 +72,17 @@ def _breakdown(memory: PlanMemory, free: Mapping[str, tuple[int, int]]) -> Table
     """A row per buffer type, and per device its sum beside its memory."""
     table = plain_table()
     table.add_column("memory (MiB)")
-    for column in ("weights", "cache", "compute", "together", "free", "total"):
+    for column in ("weights", "cache", "compute", "outputs", "together", "free", "total"):
         table.add_column(column, justify="right")
     for device in dict.fromkeys(row.device for row in memory.breakdown):
         rows = [row for row in memory.breakdown if row.device == device]
-        sums = [0, 0, 0]
-        for row in rows:
-            sizes = (row.weights, row.cache, row.compute or 0)
-            sums = [a + b for a, b in zip(sums, sizes, strict=True)]
+        columns = zip(*((r.weights, r.cache, r.compute or 0, r.outputs) for r in rows), strict=True)
+        sums = [sum(column) for column in columns]
         room = [mib(n) for n in free[device]] if device in free else ["?", "?"]
         table.add_row(escape(device), *map(mib, sums), mib(sum(sums)), *room)
         for row in rows if len(rows) > 1 or rows[0].buft != device else ():
-            table.add_row(f"  {escape(row.buft)}", *map(mib, (row.weights, row.cache, row.compute)))
+            sizes = (row.weights, row.cache, row.compute, row.outputs)
+            table.add_row(f"  {escape(row.buft)}", *map(mib, sizes))
     return table
 
 

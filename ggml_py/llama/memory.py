@@ -35,10 +35,27 @@ def counted_once(library: Library, ctx: Any) -> tuple[MemoryRow, ...]:
     return tuple(_row(row) for row in rows[0:n])
 
 
+def with_outputs(library: Library, ctx: Any, rows: tuple[MemoryRow, ...]) -> tuple[MemoryRow, ...]:
+    """The rows with the buffer that logits and embeddings are copied to, which libllama's estimate
+    leaves out. It grows when more tokens ask for theirs. C++: llama_context::output_reserve"""
+    state = library.ffi.new("struct gpl_context_state *")
+    library.lib.gpl_read_state(ctx, state)
+    if state.output_buft == NULL:
+        return rows
+    buft = BufferType(state.output_buft)
+    size = int(state.output_size)
+    if not any(row.buft == buft.name for row in rows):
+        return (*rows, MemoryRow(buft.name, _device(buft), 0, 0, 0, size))
+    return tuple(row._replace(outputs=size * (row.buft == buft.name)) for row in rows)
+
+
 def _row(row: Any) -> MemoryRow:
     buft = BufferType(row.buft)
-    name = "CPU" if buft.is_host or buft.device is None else buft.device.name
-    return MemoryRow(buft.name, name, row.model, row.context, row.compute)
+    return MemoryRow(buft.name, _device(buft), row.model, row.context, row.compute)
+
+
+def _device(buft: BufferType) -> str:
+    return "CPU" if buft.is_host or buft.device is None else buft.device.name
 
 
 def fit_print(library: Library, model: Any, ctx: Any) -> str:

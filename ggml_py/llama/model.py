@@ -23,7 +23,7 @@ from ..tensors.tensor import Tensor
 from .command_line import CommandLine
 from .context import LlamaContext
 from .library import Library
-from .memory import allocated, counted_once, estimate, fit_print
+from .memory import allocated, counted_once, estimate, fit_print, with_outputs
 from .native import ContextHandle, give_threads, load_model, naming, new_context
 from .options import Options
 from .params import Params
@@ -275,19 +275,21 @@ class LlamaModel:
 
     @property
     def memory(self) -> tuple[MemoryRow, ...]:
-        """Bytes of the buffers of each type: weights, cache and compute, as llama.cpp allocates
-        them for a context with these options. Empty with split_mode "tensor", whose bytes libllama
-        knows only once it has the weights. C: llama_get_memory_breakdown, ggml_gallocr_reserve_n
+        """Bytes of the buffers of each type: weights, cache, compute and outputs, as llama.cpp
+        allocates them for a context with these options. Empty with split_mode "tensor", whose bytes
+        libllama knows only once it has the weights.
+        C: llama_get_memory_breakdown, ggml_gallocr_reserve_n
         """
         self._context.ptr  # noqa: B018  raises when closed
-        return tuple(row for row in self._memory if row.weights or row.cache or row.compute)
+        return tuple(row for row in self._memory if any(row[2:]))
 
     @cached_property
     def _memory(self) -> tuple[MemoryRow, ...]:
         if self._params.options.split_mode == "tensor":
             return ()
         rows = counted_once(self._library, self._context.ptr)
-        return allocated(rows, self._reserved, self.arch, self._n_reserved, self.n_seq_max)
+        rows = allocated(rows, self._reserved, self.arch, self._n_reserved, self.n_seq_max)
+        return with_outputs(self._library, self._context.ptr, rows)
 
     @property
     def estimate(self) -> tuple[MemoryRow, ...]:

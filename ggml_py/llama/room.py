@@ -45,7 +45,7 @@ def used(rows: Iterable[MemoryRow]) -> dict[str, int]:
     """Bytes by device."""
     found: dict[str, int] = {}
     for row in rows:
-        found[row.device] = found.get(row.device, 0) + row.weights + row.cache + (row.compute or 0)
+        found[row.device] = found.get(row.device, 0) + row.nbytes
     return found
 
 

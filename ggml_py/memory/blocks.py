@@ -68,6 +68,25 @@ class Usage(NamedTuple):
         return tuple(sorted(found, key=lambda b: (-b.padded, b.chunk, b.offset)))
 
 
+def next_in_place(blocks: Sequence[MemoryBlock]) -> dict[int, tuple[int, ...]]:
+    """The tensors that get bytes of each tensor's place next, by its id; () if nobody does. An
+    operand's place goes to the result that is written over it."""
+    found: dict[int, list[int]] = {block.tensor: [] for block in blocks}
+    holders: dict[int, list[tuple[int, int, int]]] = {}  # by chunk: offset, end, tensor
+    for block in blocks:
+        kept = []
+        for at, end, tensor in holders.get(block.chunk, []):
+            if at < block.end and block.offset < end:
+                found[tensor].append(block.tensor)
+                kept += [(at, block.offset, tensor)] * (at < block.offset)
+                kept += [(block.end, end, tensor)] * (block.end < end)
+            else:
+                kept.append((at, end, tensor))
+        kept.append((block.offset, block.end, block.tensor))
+        holders[block.chunk] = kept
+    return {tensor: tuple(dict.fromkeys(ids)) for tensor, ids in found.items()}
+
+
 def padded(size: int, alignment: int) -> int:
     """`size` rounded up to the alignment."""
     return -(-size // alignment) * alignment

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any
 
 from ..trace.layout import GraphLayout
 from ..trace.record import ComputeBufferRecord
-from .blocks import MemoryBlock, usage
+from .blocks import MemoryBlock, next_in_place, usage
 
 
 class ComputeBuffer:
@@ -85,6 +86,11 @@ class ComputeBuffer:
         """The blocks that are alive at a step, the largest first."""
         return self._usage.alive(step)
 
+    @cached_property
+    def next_in_place(self) -> dict[int, tuple[int, ...]]:
+        """The ids of the tensors that get bytes of each tensor's place next, by its id."""
+        return next_in_place(self.blocks)
+
     @property
     def padding(self) -> int:
         """Bytes of the tensors alive at the peak that only round up to the alignment."""
@@ -98,6 +104,10 @@ class ComputeBuffer:
             "peak": self.peak, "peak_step": self.peak_step, "fragmented": self.fragmented,
             "live": list(self.live),
             "blocks": [
-                {"name": self._tensors(block.tensor), **block._asdict()} for block in self.blocks
+                {
+                    "name": self._tensors(block.tensor), **block._asdict(),
+                    "next_in_place": list(self.next_in_place[block.tensor]),
+                }
+                for block in self.blocks
             ],
         }  # fmt: skip

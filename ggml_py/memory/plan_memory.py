@@ -3,6 +3,7 @@ tensors were in before."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -17,10 +18,10 @@ from .compute_buffer import ComputeBuffer
 
 
 class HeldTensors(NamedTuple):
-    """Tensors of the graph that had memory before it was planned, of one buffer type and usage."""
+    """Tensors of the graph that had memory before it was planned, of one buffer type and kind."""
 
     buft: str
-    usage: str  # "weights"; "any": a cache or states, "compute"
+    what: str  # "weights", "KV cache", "recurrent states" (by libllama's names), or "others"
     tensors: tuple[PlanTensor, ...]  # the largest first
 
     @property
@@ -111,7 +112,8 @@ class PlanMemory:
         for record in self.plan.capture.tensors:
             if record.buffer >= 0 and record.view_src < 0:
                 buffer = self.plan.buffers[record.buffer]
-                key = (self.plan.capture.bufts[buffer.buft].name, buffer.usage)
+                what = "weights" if buffer.usage == "weights" else _what(record.name)
+                key = (self.plan.capture.bufts[buffer.buft].name, what)
                 groups.setdefault(key, []).append(self.plan.tensor(record.id))
         return tuple(
             HeldTensors(*key, tuple(sorted(tensors, key=lambda t: (-t.nbytes, t.id))))
@@ -137,7 +139,7 @@ class PlanMemory:
             "steps": [self.what(i) for i in range(len(self.steps))],
             "buffers": [buffer.to_dict() for buffer in self.buffers],
             "held": [
-                {"buft": h.buft, "usage": h.usage, "nbytes": h.nbytes, "tensors": _sizes(h.tensors)}
+                {"buft": h.buft, "what": h.what, "nbytes": h.nbytes, "tensors": _sizes(h.tensors)}
                 for h in self.held
             ],
         }
@@ -145,6 +147,18 @@ class PlanMemory:
 
 def _sizes(tensors: Sequence[PlanTensor]) -> list[dict[str, Any]]:
     return [{"name": t.name, "type": t.type, "ne": list(t.ne), "nbytes": t.nbytes} for t in tensors]
+
+
+# C++: llama_kv_cache (with a tag for each cache of a model that has several),
+# llama_memory_recurrent
+_NAMES = {
+    "KV cache": re.compile(r"cache_\w*[kv]_l\d+"),
+    "recurrent states": re.compile(r"cache_[rs]_l\d+"),
+}
+
+
+def _what(name: str) -> str:
+    return next((what for what, names in _NAMES.items() if names.fullmatch(name)), "others")
 
 
 def memory_of(plan: Planned) -> PlanMemory:

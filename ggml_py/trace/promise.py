@@ -22,6 +22,12 @@ class MemoryRow(NamedTuple):
     weights: int
     cache: int  # of keys and values, or of recurrent states
     compute: int | None  # None: this release of ggml cannot measure it
+    outputs: int = 0  # of logits and embeddings, when the context begins
+
+    @property
+    def nbytes(self) -> int:
+        """All of it; without `compute` if that is not known."""
+        return self.weights + self.cache + (self.compute or 0) + self.outputs
 
 
 class Promise(NamedTuple):

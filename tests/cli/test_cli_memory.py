@@ -29,8 +29,8 @@ def saved(model):
 def test_a_model(model):
     text = ok("memory", model, *GPU)
     head, gpu, *_ = text.splitlines()
-    columns = ["memory", "(MiB)", "weights", "cache", "compute", "together", "free", "total"]
-    assert head.split() == columns
+    columns = "memory (MiB) weights cache compute outputs together free total"
+    assert head.split() == columns.split()
     assert gpu.split()[0] == "gpu0" and gpu.split()[-1] == "1024.00"
     assert "gpu0 compute buffer, " in text and "alive at the peak" in text
     assert "what would lower it" in text and "  -ub 256" in text
@@ -60,7 +60,8 @@ def test_a_model_that_does_not_fit(model):
     again = json.loads(ok("memory", model, *tight, *flags, "--json", "--no-changes"))
     room = again["devices"]["gpu0"]["free"]
     rows = [row for row in again["breakdown"] if row["device"] == "gpu0"]
-    assert sum(r["weights"] + r["cache"] + r["compute"] for r in rows) <= room
+    sizes = ("weights", "cache", "compute", "outputs")
+    assert sum(row[size] for row in rows for size in sizes) <= room
 
 
 @pytest.mark.thorough("programs")

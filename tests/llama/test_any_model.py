@@ -72,7 +72,9 @@ def test_both_ways_give_the_same_plan(archs, name):
                 models.load(path, graphs="ours", **options) as ours,
                 models.load(path, graphs="libllama", **options) as theirs,
             ):
-                assert sorted(ours.memory) == sorted(theirs.memory)
+                # The buffer that libllama copies logits to is its own.
+                told = [row._replace(outputs=0) for row in theirs.memory]
+                assert sorted(ours.memory) == sorted(row for row in told if row.nbytes)
                 for shape in ((1, 0, 1), (31, 0, 1), (1, n_past, 1), (5, 3, 2)):
                     a, b = ours.plan(*shape), theirs.plan(*shape)
                     assert a.text() == b.text(), shape

@@ -91,7 +91,7 @@ def test_copies_alignment_and_what_is_held(on_two):
     steps = [memory.what(i) for i in range(len(memory.steps))]
     assert steps.count("copy of 'x'") == 2 and "SQR 'node_1'" in steps
     (held,) = memory.held
-    assert (held.buft, held.usage, held.nbytes) == ("memory0", "weights", 16 * KIB)
+    assert (held.buft, held.what, held.nbytes) == ("memory0", "weights", 16 * KIB)
     assert memory.buffer("CPU") is cpu and memory.buffer("memory0") is gpu
     with pytest.raises(KeyError, match="no compute buffer 'x': memory0, CPU"):
         memory.buffer("x")
@@ -166,3 +166,15 @@ def test_pictures(chain, plans):
         page(ggml.Plan.from_debug_log(plans["mlp"].text()).memory)
     assert curve((0, 1, 4, 8), 8) == " ▁▄█" and curve((), 8) == ""
     assert curve(tuple(range(1000)), 999, 10)[-1] == "█"
+
+
+def test_whose_place_goes_to_whom(chain):
+    (buffer,) = chain.memory.buffers
+    names = {t.id: t.name for t in (*chain.nodes, *chain.leafs)}
+    found = {names[id]: [names[i] for i in ids] for id, ids in buffer.next_in_place.items()}
+    assert found["node_0"] == ["y"] and found["y"] == [] == found["z"]
+    # z gets bytes of w or of x.
+    assert sorted(name for after in found.values() for name in after) == ["y", "z"]
+    data = buffer.to_dict()["blocks"]
+    for block in data:
+        assert block["next_in_place"] == list(buffer.next_in_place[block["tensor"]])

@@ -36,6 +36,9 @@ void gpl_builder::state(const llama_context & ctx, gpl_context_state & found) {
     found.has_memory        = ctx.memory != nullptr;
     found.n_outputs_max     = ctx.cparams.n_outputs_max;
     found.n_backends        = (int32_t) ctx.backend_ptrs.size();
+    ggml_backend_buffer_t output = ctx.buf_output.get();
+    found.output_size = output ? ggml_backend_buffer_get_size(output) : 0;
+    found.output_buft = output ? ggml_backend_buffer_get_type(output) : nullptr;
 }
 
 ggml_backend_t gpl_builder::backend(const llama_context & ctx, size_t i) {

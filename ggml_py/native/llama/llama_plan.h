@@ -15,6 +15,8 @@ struct gpl_context_state {
     bool     has_memory;        // a KV cache or states; models that only encode have none
     uint32_t n_outputs_max;     // most outputs of one ubatch
     int32_t  n_backends;
+    size_t   output_size;       // bytes of the buffer that logits and embeddings are copied to, when the context begins
+    ggml_backend_buffer_type_t output_buft; // its type; NULL without one
 };
 
 // Bytes of a context's buffers of one type.
