@@ -14,6 +14,7 @@ from ggml_py.trace.record import (
     BufferRecord,
     BuftRecord,
     Capture,
+    ComputeBufferRecord,
     Settings,
 )
 
@@ -54,7 +55,10 @@ def llama(n_layers, per_layer=10, suffix="", refused=()):
     leafs.append(captures.tensor(n + n_layers, LEAF, f"inp{suffix}", flags=("input",), supports=3))
     settings = Settings("0.26.0", "0.26.0-0", True, 1, 0, 1 << 16, 0)
     ids = tuple(t.id for t in leafs)
-    return reference.plan(Capture(settings, backends, bufts, buffers, (*nodes, *leafs), ids))
+    made = tuple(ComputeBufferRecord(b, 32, (1 << 64) - 1) for b in range(2))
+    tensors = (*nodes, *leafs)
+    capture = Capture(settings, backends, bufts, buffers, tensors, ids, compute_buffers=made)
+    return reference.plan(capture)
 
 
 def smallest():
