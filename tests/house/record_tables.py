@@ -235,6 +235,20 @@ def _of_corpus(name: str) -> str:
     return "\n".join(lines) + "\n"
 
 
+# --- benchmarks/fit_print.py
+
+
+def fit_print() -> str:
+    """For how many models `--fit-print` is what llama-fit-params prints."""
+    record = json.loads((RESULTS / "fit_print.json").read_text())
+    lines = ["| devices, flags | models | equal | refused by both |", "| --- | ---: | ---: | ---: |"]
+    for what, counts in record["rows"].items():
+        equal, refused = counts.get("equal", 0), counts.get("refused by both", 0)
+        lines.append(f"| {what} | {sum(counts.values())} | {equal} | {refused} |")
+    lines += ["", f"`{record['command']}`, {record['date']}."]
+    return "\n".join(lines) + "\n"
+
+
 # --- the pages
 
 TABLES = {  # page, name there: table
@@ -244,6 +258,7 @@ TABLES = {  # page, name there: table
     ("MODELS.md", "benchmarks/promises.py: what-ifs"): what_ifs,
     ("ANY_MODEL.md", "benchmarks/any_model.py"): any_models,
     ("ARCHITECTURES.md", "benchmarks/any_model.py"): by_architecture,
+    ("MEMORY.md", "benchmarks/fit_print.py"): fit_print,
     ("ANY_PROGRAM.md", "benchmarks/record_programs.py"): programs,
     ("RELEASES.md", "benchmarks/release_rules.py"): release_rules,
     ("RELEASES.md", "benchmarks/corpus_releases.py"): corpus_releases,

@@ -1,5 +1,7 @@
 """The docs show what the records of benchmarks/results have."""
 
+import json
+
 import record_tables
 from upstream_plans import KNOWN
 
@@ -27,8 +29,7 @@ def test_every_card_was_planned_as_libllama_plans_it():
 
 
 def test_any_model_is_planned_as_an_unmodified_build_plans_it():
-    """What differs is named (docs/ANY_MODEL.md): the bytes of one model on two GPUs, and one that
-    upstream plans and then cannot compute."""
+    """What differs is named (docs/ANY_MODEL.md): one that upstream plans and cannot compute."""
     found = record_tables.any_model()
     assert len(found) >= 130
     wrong = {
@@ -46,3 +47,10 @@ def test_unmodified_builds_of_three_releases_print_the_same_plans():
         for card, counts in cards.items():
             assert counts["different"] == [] and counts["plans"] >= 18 * 3, card
             assert counts["equal"] + counts["refused"] == counts["plans"], card
+
+
+def test_fit_print_is_upstreams_for_every_model():
+    record = json.loads((record_tables.RESULTS / "fit_print.json").read_text())
+    assert record["equal"] and record["different"] == [] and record["models"] >= 130
+    for what, counts in record["rows"].items():
+        assert set(counts) <= {"equal", "refused by both"} and counts["equal"] >= 100, what
