@@ -1,0 +1,137 @@
+"""Measures devices one after the other, within a time for each."""
+
+from __future__ import annotations
+
+import datetime
+import platform
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+from ..backends.device import Device, default_n_threads, device
+from ..boundary.ffi import BUILD
+from ..cost.machine import Described, Machine, MeasuredDevice
+from ..errors import GgmlError
+from .attention import measure_attention
+from .bench import Bench
+from .describe import Busy, cores, largest_cache, load_average, memory, processor
+from .elementwise import OPS, measure_op
+from .overheads import measure_cold_node, measure_graph
+from .products import (
+    measure_experts,
+    measure_heads,
+    measure_type,
+    measure_working_set,
+)
+
+LIMIT = 90.0  # seconds for each device
+TYPES = ("q4_0", "q8_0", "f16", "q4_K", "q6_K", "f32", "q5_K", "bf16", "mxfp4", "iq4_nl")
+EXPERT_TYPES = ("q4_0", "q8_0", "f16", "q4_K", "q6_K", "mxfp4")
+CACHE_TYPES = ("f16", "q8_0")
+_BUSY = 0.15  # cores that others use, from which on it is said
+_WIDE = 0.12  # spread of a sample from which on it counts as uncertain
+Progress = Callable[[str, float], object]
+
+
+def calibrate(
+    devices: Sequence[str | Device] = ("CPU",),
+    n_threads: int | None = None,
+    *,
+    seconds: float = LIMIT,
+    types: Sequence[str] = TYPES,
+    progress: Progress = lambda _what, _share: None,
+) -> Machine:
+    """Measures what the devices take for the work of models, in at most `seconds` for each.
+
+    `progress(what, share)` is called between measurements. Raises what a device that is lost raises
+    (`ServerLostError`), with `measured` on it: the machine as far as it was measured.
+    """
+    n = default_n_threads() if n_threads is None else n_threads
+    began, clock, load = time.time(), time.monotonic(), load_average()
+    busy = Busy()
+    found: list[MeasuredDevice] = []
+
+    def machine() -> Machine:
+        others = busy.others()
+        date = datetime.datetime.fromtimestamp(began, datetime.timezone.utc)
+        described = Described(
+            processor(), cores(), largest_cache(), memory(), platform.platform(),
+            BUILD["ggml_version"], BUILD["key"], n, date.isoformat(timespec="seconds"),
+            round(time.monotonic() - clock, 1), (round(load, 2), round(others, 2)),
+        )  # fmt: skip
+        return Machine(described, tuple(found), tuple(_doubts(found, others)))
+
+    for index, one in enumerate(devices):
+        measured = device(one) if isinstance(one, str) else one
+        share = 1 / len(devices)
+
+        def show(what: str, done: float, first: float = index * share, of: float = share) -> None:
+            progress(what, first + done * of)
+
+        try:
+            found.append(_measure(measured, n, seconds, types, show))
+        except GgmlError as error:
+            error.measured = machine()  # type: ignore[attr-defined]
+            raise
+    return machine()
+
+
+def _measure(
+    measured: Device, n_threads: int, limit: float, types: Sequence[str], show: Progress
+) -> MeasuredDevice:
+    end = time.monotonic() + limit
+    caps = measured.props.caps
+    with Bench(measured, n_threads) as bench:
+        jobs = list(_jobs(bench, types))
+        left_out = []
+        for i, (what, job) in enumerate(jobs):
+            show(f"{measured.name}: {what}", i / len(jobs))
+            if time.monotonic() > end:
+                left_out.append(what)
+                continue
+            for _ in job:
+                show(f"{measured.name}: {what}", i / len(jobs))
+                if time.monotonic() > end:
+                    break
+        said = f"no time was left for {', '.join(left_out)}" if left_out else ""
+        return MeasuredDevice(
+            measured.name, measured.description, measured.type.name, caps.async_,
+            tuple(bench.samples), said,
+        )  # fmt: skip
+
+
+def _jobs(bench: Bench, types: Sequence[str]) -> Iterator[tuple[str, Iterator[None]]]:
+    """All measurements, the most needed first."""
+    cache = largest_cache() or 16 << 20
+    cold, hot = min(max(3 * cache, 64 << 20), 512 << 20), cache // 8
+    yield "a graph", measure_graph(bench)
+    yield "caches", measure_working_set(bench, cold + cold // 3)
+    yield "a node", measure_cold_node(bench, cold)
+    for name in OPS:
+        yield name, measure_op(bench, name)
+    for type_ in CACHE_TYPES:
+        for d in (64, 128):
+            yield f"attention, {type_}", measure_attention(bench, type_, d, cold, hot)
+    for type_ in types:
+        yield f"products, {type_}", measure_type(bench, type_, cold, hot)
+    for type_ in EXPERT_TYPES:
+        if type_ in types:
+            yield f"experts, {type_}", measure_experts(bench, type_, cold)
+    yield "attention in several ops", measure_heads(bench)
+
+
+def _doubts(found: Sequence[MeasuredDevice], others: float) -> Iterator[str]:
+    """What may be wrong with the measurement."""
+    if others > _BUSY:
+        yield (
+            f"the machine was under load: others used {others:.1f} of its cores meanwhile. Measure "
+            "again when it is quiet"
+        )
+    for one in found:
+        wide = [s for s in one.samples if s.spread > _WIDE]
+        if len(wide) > len(one.samples) / 10:
+            yield (
+                f"{one.name}: the repetitions of {len(wide)} of {len(one.samples)} samples are "
+                f"more than {_WIDE:.0%} apart, as on a machine under load"
+            )
+        if one.incomplete:
+            yield f"{one.name}: {one.incomplete}"
