@@ -12,11 +12,12 @@ from ..errors import GgmlError
 from ..graphs.context import Context
 from ..tensors.convert import row_size
 from ..tensors.tensor import Tensor
-from .bench import Bench, block_of, fill
+from .bench import Bench
+from .blocks import block_of, fill
 
 CELLS = (256, 1024, 4096)
 TOKENS = (1, 8, 64, 512)
-_LONG = 0.1  # seconds of one node
+_LONG = 0.05  # seconds of one node
 _HEADS, _GROUP = 4, 2  # heads of the cache, and how many heads of the query read each
 
 
@@ -42,7 +43,7 @@ def _attention(
 ) -> Sample | None:
     with Context(64 << 20) as caches, Context(64 << 20) as context:
         first = caches.new_tensor(type_, d * _HEADS, cells)
-        n = max(min(total // (2 * first.nbytes), int(4e8 // (cells * tokens * d)) + 1, 400), 1)
+        n = max(min(total // (2 * first.nbytes), int(5e7 // (cells * tokens * d)) + 1, 400), 1)
         keys = [first, *(caches.new_tensor(type_, d * _HEADS, cells) for _ in range(n - 1))]
         values = [caches.new_tensor(type_, d * _HEADS, cells) for _ in range(n)]
         caches.alloc(bench.backend)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,6 @@ import numpy as np
 from ..backends.backend import Backend
 from ..backends.device import Device, device
 from ..backends.threadpool import ThreadPool
-from ..boundary.ffi import ffi, lib
 from ..boundary.handle import Handle
 from ..cost.sample import Sample
 from ..cost.work import fused_heads, work_of
@@ -21,8 +20,8 @@ from ..graphs.context import Context
 from ..graphs.graph import Graph
 from ..plan import Plan
 from ..scheduler.scheduler import Scheduler
-from ..tensors.convert import quantize, type_of
 from ..tensors.tensor import Tensor
+from .mapped import Mapped
 
 LEAST, MOST = 5, 400  # repetitions of a measurement
 _KEPT = 25  # repetitions that a sample keeps
@@ -50,13 +49,28 @@ class Bench:
         self.scheduler = Scheduler(self._backends, graph_size=8192, op_offload=False)
         self._handles.insert(0, self.scheduler)
         self.samples: list[Sample] = []
+        self._mapped: tuple[str, int, Mapped] | None = None
         self._overhead = 0.0
         self._overhead = self._call_overhead()
+
+    def mapped(self, type_: str, total: int) -> Mapped:
+        """A mapped file of that type with at least `total` bytes; the last one is kept."""
+        if self._mapped is None or self._mapped[0] != type_ or self._mapped[1] < total:
+            self._unmap()
+            self._mapped = type_, total, Mapped(self.cpu, self.scheduler, type_, total)
+        return self._mapped[2]
+
+    def _unmap(self) -> None:
+        if self._mapped is not None:
+            self.scheduler.reset()
+            self._mapped[2].close()
+            self._mapped = None
 
     def __enter__(self) -> Bench:
         return self
 
     def __exit__(self, *_raised: object) -> None:
+        self._unmap()
         self.scheduler.reset()
         for handle in self._handles:
             handle.close()
@@ -154,23 +168,3 @@ def work_in(plan: Plan, backend: str, n_threads: int) -> Any:
         return None
     threads = n_threads if plan.backends[index].device_type == "CPU" else 1
     return work_of(plan, last.record, index, threads, heads)
-
-
-def block_of(type_: str, k: int, rows: int, seed: int = 0) -> Any:
-    """The raw bytes of `rows` rows of random numbers of that type."""
-    values = np.random.default_rng(seed).standard_normal((rows, k), np.float32)
-    if type_ in ("i32", "i64"):
-        return np.zeros((rows, k), np.dtype(type_))
-    return np.ascontiguousarray(quantize(values, type_of(type_))).view(np.uint8).reshape(-1)
-
-
-def fill(tensor: Tensor, block: Any) -> None:
-    """Writes raw bytes of whole rows over and over until the tensor is full."""
-    n = tensor.nbytes
-    content = np.resize(block, n)
-    lib.ggml_backend_tensor_set(tensor.ptr, ffi.from_buffer(content), 0, n)
-
-
-def repeated(count: int, make: Callable[[int], Tensor]) -> list[Tensor]:
-    """So many nodes."""
-    return [make(i) for i in range(count)]

@@ -24,9 +24,8 @@ from .products import (
 )
 
 LIMIT = 90.0  # seconds for each device
-TYPES = ("q4_0", "q8_0", "f16", "q4_K", "q6_K", "f32", "q5_K", "bf16", "mxfp4", "iq4_nl")
+TYPES = ("f32", "q4_0", "q8_0", "f16", "q4_K", "q6_K", "q5_K", "bf16", "mxfp4", "iq4_nl")
 EXPERT_TYPES = ("q4_0", "q8_0", "f16", "q4_K", "q6_K", "mxfp4")
-CACHE_TYPES = ("f16", "q8_0")
 _BUSY = 0.15  # cores that others use, from which on it is said
 _WIDE = 0.12  # spread of a sample from which on it counts as uncertain
 Progress = Callable[[str, float], object]
@@ -108,15 +107,15 @@ def _jobs(bench: Bench, types: Sequence[str]) -> Iterator[tuple[str, Iterator[No
     yield "a node", measure_cold_node(bench, cold)
     for name in OPS:
         yield name, measure_op(bench, name)
-    for type_ in CACHE_TYPES:
-        for d in (64, 128):
-            yield f"attention, {type_}", measure_attention(bench, type_, d, cold, hot)
+    for d in (64, 128):
+        yield "attention, f16", measure_attention(bench, "f16", d, cold, hot)
     for type_ in types:
         yield f"products, {type_}", measure_type(bench, type_, cold, hot)
-    for type_ in EXPERT_TYPES:
-        if type_ in types:
+        if type_ in EXPERT_TYPES:
             yield f"experts, {type_}", measure_experts(bench, type_, cold)
     yield "attention in several ops", measure_heads(bench)
+    for d in (64, 128):
+        yield "attention, q8_0", measure_attention(bench, "q8_0", d, cold, hot)
 
 
 def _doubts(found: Sequence[MeasuredDevice], others: float) -> Iterator[str]:

@@ -10,7 +10,8 @@ import numpy as np
 from ..errors import GgmlError
 from ..graphs.context import Context
 from ..tensors.tensor import Tensor
-from .bench import Bench, block_of, fill
+from .bench import Bench
+from .blocks import block_of, fill
 
 # (elements of a row, rows)
 SIZES = ((768, 1), (4096, 1), (768, 512), (4096, 512))

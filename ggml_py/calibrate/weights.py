@@ -3,23 +3,18 @@ have their weights in."""
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import numpy as np
-
 from ..backends.device import Device
-from ..boundary.ffi import lib
-from ..errors import AllocError, GgmlError
+from ..errors import GgmlError
 from ..graphs.context import Context
-from ..tensors.convert import row_size, type_of
 from ..tensors.tensor import Tensor
-from .bench import Bench, block_of, fill
+from .bench import Bench
+from .blocks import block_of, fill
+from .mapped import ROWS, size_of
 
 MAPPED, REPACKED, OWN = "mapped", "repacked", "own"
-_ROWS = 64  # that are made once and repeated
-_PAGE = 4096
 
 
 def places_of(measured: Device, type_: str) -> tuple[str, ...]:
@@ -50,46 +45,21 @@ def _repacks(measured: Device, type_: str) -> bool:
 def matrices(
     bench: Bench, type_: str, ne: tuple[int, ...], total: int, where: str
 ) -> Iterator[list[Tensor]]:
-    """So many matrices of that shape that they have at least `total` bytes together: at least two,
-    unless one has more than half of it."""
-    size = row_size(type_of(type_), ne[0]) * int(np.prod(ne[1:]))
-    count = max(min(-(-total // size), 3000), 2)
-    block = block_of(type_, ne[0], min(_ROWS, int(np.prod(ne[1:]))))
+    """So many matrices of that shape that they have about `total` bytes together."""
+    if where == MAPPED:
+        with bench.mapped(type_, total).matrices(type_, ne, total) as made:
+            yield made
+        return
+    count = max(min(-(-total // size_of(type_, ne)), 3000), 1)
+    block = block_of(type_, ne[0], ROWS)
+    repacked = where == REPACKED
+    buft = bench.device.extra_buffer_types[0] if repacked else bench.backend.buffer_type
     with Context(64 << 20) as context:
         made = [context.new_tensor(type_, *ne) for _ in range(count)]
-        if where == MAPPED:
-            with _mapped(bench, context, made, size, block):
-                yield made
-            return
-        buft = bench.backend.buffer_type
-        if where == REPACKED:
-            buft = bench.device.extra_buffer_types[0]
         context.alloc(buft, usage="weights")
         for tensor in made:
             fill(tensor, block)
-        yield made
-
-
-@contextmanager
-def _mapped(
-    bench: Bench, context: Context, made: list[Tensor], size: int, block: object
-) -> Iterator[None]:
-    """Puts them into a mapped file, as models are."""
-    step = -(-size // _PAGE) * _PAGE
-    with tempfile.TemporaryFile() as file:
-        content = np.zeros(step, np.uint8)
-        content[:size] = np.resize(block, size)  # type: ignore[arg-type]
-        for _ in made:
-            file.write(content.tobytes())
-        file.flush()
-        mapped = np.memmap(file, np.uint8, "c")
-        buffer = bench.cpu.buffer_from(mapped)
         try:
-            buffer.usage = "weights"
-            for i, tensor in enumerate(made):
-                tensor.alloc(buffer, i * step)
-            yield
+            yield made
         finally:
             bench.scheduler.reset()
-            context.close()
-            buffer.close()

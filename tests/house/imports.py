@@ -23,6 +23,7 @@ PACKAGE = REPO / "ggml_py"
 FLOORS = (
     ("errors", "enums", "builds", "files", "log"),
     ("trace",),
+    ("cost",),
     ("export",),
     ("boundary",),
     ("sim.profiles",),
@@ -37,10 +38,10 @@ FLOORS = (
     ("releases",),
     ("llama",),
     ("models", "train"),
-    ("conformance",),
+    ("conformance", "calibrate"),
     ("cli", "pytest_plugin", "__main__"),
 )
-PLAIN = ("trace", "export", "sim.profiles")  # usable without the native library
+PLAIN = ("trace", "cost", "export", "sim.profiles")  # usable without the native library
 ANSWERS = ("trace", "export", "plan")  # objects below the scheduler do not use these
 LOAD, FUNCTION, ANNOTATION = "load", "function", "annotation"
 
