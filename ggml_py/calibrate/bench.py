@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..backends.backend import Backend
+from ..backends.buffer import Buffer
 from ..backends.device import Device, device
 from ..backends.threadpool import ThreadPool
 from ..boundary.handle import Handle
@@ -21,9 +22,11 @@ from ..graphs.graph import Graph
 from ..plan import Plan
 from ..scheduler.scheduler import Scheduler
 from ..tensors.tensor import Tensor
+from ..trace.record import VIEW_OPS
 from .mapped import Mapped
 
 LEAST, MOST = 5, 400  # repetitions of a measurement
+_SPARE = 1 << 12  # bytes: some devices lay tensors out with more than they have
 _KEPT = 25  # repetitions that a sample keeps
 
 
@@ -37,19 +40,20 @@ class Bench:
         self.backend = measured.init(n_threads=n_threads)
         self.is_cpu = measured.name == self.cpu.name
         self._handles: list[Handle] = [self.backend]
-        self._backends: list[Backend] = [self.backend]
+        self.backends: list[Backend] = [self.backend]
         if not self.is_cpu:
             host = self.cpu.init(n_threads=n_threads)
             self._handles.append(host)
-            self._backends.append(host)
+            self.backends.append(host)
         if n_threads > 1:
             pool = ThreadPool(n_threads)
             self._handles.append(pool)
-            self._backends[-1].set_threadpool(pool)
-        self.scheduler = Scheduler(self._backends, graph_size=8192, op_offload=False)
+            self.backends[-1].set_threadpool(pool)
+        self.scheduler = Scheduler(self.backends, graph_size=8192, op_offload=False)
         self._handles.insert(0, self.scheduler)
         self.samples: list[Sample] = []
         self._mapped: tuple[str, int, Mapped] | None = None
+        self._buffers: list[Buffer] = []
         self._overhead = 0.0
         self._overhead = self._call_overhead()
 
@@ -72,6 +76,7 @@ class Bench:
     def __exit__(self, *_raised: object) -> None:
         self._unmap()
         self.scheduler.reset()
+        self._give_back()
         for handle in self._handles:
             handle.close()
 
@@ -93,12 +98,27 @@ class Bench:
     def planned(self, graph: Graph, inputs: dict[Tensor, Any]) -> Plan:
         """Allocates the graph and sets its inputs."""
         self.scheduler.reset()
+        self._give_back()
         for tensor in inputs:
-            tensor.set_input()
+            if self.backend.buffer_type.is_host:
+                tensor.set_input()
+            else:  # in the device's memory, so that a compute copies nothing
+                buffer = self.backend.buffer_type.alloc(tensor.nbytes + _SPARE)
+                self._buffers.append(buffer)
+                tensor.alloc(buffer)
+        if not self.is_cpu:
+            for node in graph.nodes:
+                if node.op.name not in VIEW_OPS and self.backend.supports_op(node):
+                    self.scheduler.set_tensor_backend(node, self.backend)
         plan = self.scheduler.alloc_graph(graph)
         for tensor, values in inputs.items():
             tensor.set(values)
         return plan
+
+    def _give_back(self) -> None:
+        """Frees the memory of the last graph's inputs."""
+        while self._buffers:
+            self._buffers.pop().close()
 
     def again(self, graph: Graph, seconds: float, least: int = LEAST) -> list[float]:
         """Seconds of each compute of the allocated graph, after two that do not count."""

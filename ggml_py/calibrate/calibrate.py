@@ -11,11 +11,12 @@ from ..backends.device import Device, default_n_threads, device
 from ..boundary.ffi import BUILD
 from ..cost.machine import Described, Machine, MeasuredDevice
 from ..errors import GgmlError
+from ..sim.given import named_devices
 from .attention import measure_attention
 from .bench import Bench
 from .describe import Busy, cores, largest_cache, load_average, memory, processor
 from .elementwise import OPS, measure_op
-from .overheads import measure_cold_node, measure_graph
+from .overheads import measure_cold_node, measure_compute, measure_split
 from .products import (
     measure_experts,
     measure_heads,
@@ -59,15 +60,16 @@ def calibrate(
         )  # fmt: skip
         return Machine(described, tuple(found), tuple(_doubts(found, others)))
 
-    for index, one in enumerate(devices):
-        measured = device(one) if isinstance(one, str) else one
-        share = 1 / len(devices)
+    opened = [one for given in devices for one in named_devices(given)]
+    for index, measured in enumerate(opened):
+        share = 1 / len(opened)
 
         def show(what: str, done: float, first: float = index * share, of: float = share) -> None:
             progress(what, first + done * of)
 
         try:
-            found.append(_measure(measured, n, seconds, types, show))
+            beside = {one.name: one for one in (device("CPU"), *opened) if one != measured}
+            found.append(_measure(measured, n, seconds, types, tuple(beside.values()), show))
         except GgmlError as error:
             error.measured = machine()  # type: ignore[attr-defined]
             raise
@@ -75,12 +77,17 @@ def calibrate(
 
 
 def _measure(
-    measured: Device, n_threads: int, limit: float, types: Sequence[str], show: Progress
+    measured: Device,
+    n_threads: int,
+    limit: float,
+    types: Sequence[str],
+    others: Sequence[Device],
+    show: Progress,
 ) -> MeasuredDevice:
     end = time.monotonic() + limit
     caps = measured.props.caps
     with Bench(measured, n_threads) as bench:
-        jobs = list(_jobs(bench, types))
+        jobs = list(_jobs(bench, types, others))
         left_out = []
         for i, (what, job) in enumerate(jobs):
             show(f"{measured.name}: {what}", i / len(jobs))
@@ -98,11 +105,14 @@ def _measure(
         )  # fmt: skip
 
 
-def _jobs(bench: Bench, types: Sequence[str]) -> Iterator[tuple[str, Iterator[None]]]:
+def _jobs(bench: Bench, types: Sequence[str], others: Sequence[Device]) -> Iterator[tuple[str, Iterator[None]]]:
     """All measurements, the most needed first."""
     cache = largest_cache() or 16 << 20
     cold, hot = min(max(3 * cache, 64 << 20), 512 << 20), cache // 8
-    yield "a graph", measure_graph(bench)
+    if bench.is_cpu:
+        yield "a split", measure_compute(bench)
+    else:
+        yield "splits and copies", measure_split(bench, others)
     yield "caches", measure_working_set(bench, cold + cold // 3)
     yield "a node", measure_cold_node(bench, cold)
     for name in OPS:

@@ -58,7 +58,7 @@ class Mapped:
 
 def size_of(type_: str, ne: tuple[int, ...]) -> int:
     """Bytes of one matrix."""
-    return rowsize_of(type_of(type_), ne[0]) * int(np.prod(ne[1:]))
+    return row_size(type_of(type_), ne[0]) * int(np.prod(ne[1:]))
 
 
 def _read_again(file: IO[bytes]) -> None:

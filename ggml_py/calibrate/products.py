@@ -28,8 +28,7 @@ def measure_type(bench: Bench, type_: str, cold: int, cache: int) -> Iterator[No
     for where in places_of(bench.device, type_):
         for k, m in SIZES:
             with matrices(bench, type_, (k, m), cold, where) as weights:
-                if not _product(bench, weights, 1):
-                    break
+                _product(bench, weights, 1)
                 few = weights[: cache // weights[0].nbytes]
                 if few:
                     _product(bench, few * max(64 // len(few), 1), 1, suffix=HOT)

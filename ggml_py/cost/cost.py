@@ -16,6 +16,7 @@ from ..trace.record import NODE
 from ..trace.split import SplitInput
 from .estimate import OVERHEAD, Estimator
 from .machine import Machine
+from .sample import COPY_FROM, COPY_TO
 from .work import Work, fused_heads, work_of
 
 SURE = 0.9  # the part of cases in which the measured time is in the interval
@@ -181,8 +182,6 @@ class _Adder:
         free = [0.0] * len(self.names)  # when each backend is done with what it was given
         host, bounds = 0.0, dict[str, float]()
         ends: dict[int, float] = {}
-        begin = self._graph(bounds)
-        host = begin
         at = 0
         ordered = nodes
         for index, record in enumerate(plan.split_records):
@@ -201,7 +200,7 @@ class _Adder:
                 took += copy.seconds or 0.0
                 _add(mine, copy.bound, copy.seconds or 0.0)
                 variance += ((copy.seconds or 0.0) * copy.error) ** 2
-            if estimator is not None and index:
+            if estimator is not None:
                 host += estimator.split.seconds
                 took += estimator.split.seconds
                 _add(mine, OVERHEAD, estimator.split.seconds)
@@ -230,15 +229,6 @@ class _Adder:
             self._total_interval(total), _most(bounds), self._coldness_by_name(),
             self.machine.stale(ggml=plan.settings.upstream, n_threads=_threads_of(plan)),
         )  # fmt: skip
-
-    def _graph(self, bounds: dict[str, float]) -> float:
-        """The seconds that one compute takes besides its nodes: that of the last backend, the
-        CPU, which is there in every scheduler."""
-        estimator = self.estimators[-1]
-        if estimator is None:
-            return 0.0
-        _add(bounds, OVERHEAD, estimator.graph.seconds)
-        return estimator.graph.seconds
 
     def _nodes(self) -> tuple[NodeCost, ...]:
         plan, found = self.plan, []
@@ -284,23 +274,22 @@ class _Adder:
         source, to = given.src_backend or "?", given.dst_backend
         b = self.plan.capture.backend_index(to)
         a = given.tensor.placement.backend
-        estimator = self.estimators[b]
-        nbytes = int(given.nbytes)
-        name = self._measured_name(a)
-        estimate = None if estimator is None else estimator.copy(name, nbytes)
-        id = given.tensor.id
+        nbytes, id = int(given.nbytes), given.tensor.id
+        there, here = self.estimators[b], self.estimators[a]
+        estimate, name = None, ""
+        if there is not None and here is not None:
+            name = f"{here.device.name} {there.device.name}"
+            estimate = there.copy(COPY_FROM + here.device.name, nbytes) or here.copy(
+                COPY_TO + there.device.name, nbytes
+            )
         if estimate is None:
             return CopyCost(id, index, source, to, nbytes, None, 0.0, "unknown", ())
-        key = (b, f"copy from {name}")
+        key = (b, f"copy {name}")
         self.by_key[key] = self.by_key.get(key, 0.0) + estimate.seconds * estimate.error
         return CopyCost(
             id, index, source, to, nbytes, estimate.seconds, estimate.error, estimate.bound,
             estimate.samples,
         )  # fmt: skip
-
-    def _measured_name(self, b: int) -> str:
-        estimator = self.estimators[b]
-        return self.names[b] if estimator is None else estimator.device.name
 
     def _total_interval(self, total: float) -> Interval:
         """Errors of one kind of work are the same error, those of several kinds are not; all share

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from .curves import Curve, Read
 from .machine import MeasuredDevice
-from .sample import COLD_NODE, COPY, GRAPH, SPLIT, WORKING_SET, Sample
+from .sample import COLD_NODE, SPLIT, WORKING_SET, Sample
 from .work import Work
 
 BYTES, FLOPS, OVERHEAD, LATENCY = "bytes", "flops", "overhead", "latency"
@@ -48,7 +48,7 @@ class Estimator:
         self._bandwidth = max((b for b, _f in rates), default=0.0)
         self._speed = max((f for _b, f in rates), default=0.0)
         self.cold_node = self._constant(COLD_NODE)
-        self.graph, self.split = self._constant(GRAPH), self._constant(SPLIT)
+        self.split = self._constant(SPLIT)
 
     def _constant(self, key: str) -> Read:
         curve = self._curves.get(key)
@@ -129,9 +129,8 @@ class Estimator:
             return OVERHEAD
         return BYTES if by_bytes >= by_flops else FLOPS
 
-    def copy(self, source: str, nbytes: int) -> Estimate | None:
-        """The seconds of copying a tensor from another device; None if that was not measured."""
-        key = COPY + source
+    def copy(self, key: str, nbytes: int) -> Estimate | None:
+        """The seconds of copying a tensor ("copy from CPU"); None if that was not measured."""
         found = self.read(key, (float(nbytes),))
         if found is None:
             return None

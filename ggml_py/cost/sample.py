@@ -11,12 +11,11 @@ import statistics
 from typing import Any, NamedTuple
 
 # Kinds of work that no node has: what computing itself takes.
-GRAPH = "graph"  # one compute of a graph by a scheduler, without its nodes
-SPLIT = "split"  # one more split in a graph
+SPLIT = "split"  # what a backend takes for a split besides its nodes
 COLD_NODE = "cold node"  # what a small node takes more, after others have filled the caches
 WORKING_SET = "working set"  # one matrix of many, by the bytes of all of them
 DECODE = "decode"  # what libllama does around the compute of one graph
-COPY = "copy from "  # + the source: a tensor of so many bytes, copied to this device
+COPY_FROM, COPY_TO = "copy from ", "copy to "  # + the other device: a tensor of so many bytes
 
 
 class Sample(NamedTuple):
