@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 
 from ..cost.estimate import HOT
@@ -12,7 +10,7 @@ from ..errors import GgmlError
 from ..graphs.context import Context
 from ..tensors.convert import row_size
 from ..tensors.tensor import Tensor
-from .bench import Bench
+from .bench import Bench, Steps
 from .blocks import block_of, fill
 
 CELLS = (256, 1024, 4096)
@@ -21,9 +19,7 @@ _LONG = 0.05  # seconds of one node
 _HEADS, _GROUP = 4, 2  # heads of the cache, and how many heads of the query read each
 
 
-def measure_attention(
-    bench: Bench, type_: str, d: int, cold: int, cache: int
-) -> Iterator[None]:
+def measure_attention(bench: Bench, type_: str, d: int, cold: int, cache: int) -> Steps:
     """One type of cache, one size of heads."""
     for tokens in TOKENS:
         for cells in CELLS:
@@ -67,10 +63,10 @@ def _attention(
         # As in a model that was given all cells but the last `tokens` before.
         later = np.arange(cells)[None, :] > np.arange(cells - tokens, cells)[:, None]
         hidden = np.where(later, -np.inf, 0.0).astype(np.float16)
-        queries = np.random.default_rng(d).standard_normal(
-            (tokens, _HEADS * _GROUP, d), np.float32
+        queries = np.random.default_rng(d).standard_normal((tokens, _HEADS * _GROUP, d), np.float32)
+        sample = bench.sample(
+            graph, {given: queries, mask: hidden}, n * again, 0.05, suffix, least=3
         )
-        sample = bench.sample(graph, {given: queries, mask: hidden}, n * again, 0.05, suffix, least=3)
         bench.scheduler.reset()
         return sample
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,7 @@ from ..tensors.tensor import Tensor
 from ..trace.record import VIEW_OPS
 from .mapped import Mapped
 
+Steps = Generator[None, None, None]  # measurements: the caller may end them between two
 LEAST, MOST = 5, 400  # repetitions of a measurement
 _SPARE = 1 << 12  # bytes: some devices lay tensors out with more than they have
 _KEPT = 25  # repetitions that a sample keeps
@@ -159,8 +160,8 @@ class Bench:
         per_node = [max(t - self._overhead, t * 0.02) / nodes for t in taken]
         return self.keep(
             (key or work.key) + suffix, work.at if at is None else at,
-            [t / work.count for t in per_node],
-            int(work.bytes / work.count), int(work.flops / work.count),
+            [t / work.times for t in per_node],
+            int(work.bytes / work.times), int(work.flops / work.times),
         )  # fmt: skip
 
     def keep(

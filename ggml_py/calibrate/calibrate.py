@@ -6,6 +6,7 @@ import datetime
 import platform
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 
 from ..backends.device import Device, default_n_threads, device
 from ..boundary.ffi import BUILD
@@ -13,7 +14,7 @@ from ..cost.machine import Described, Machine, MeasuredDevice
 from ..errors import GgmlError
 from ..sim.given import named_devices
 from .attention import measure_attention
-from .bench import Bench
+from .bench import Bench, Steps
 from .describe import Busy, cores, largest_cache, load_average, memory, processor
 from .elementwise import OPS, measure_op
 from .overheads import measure_cold_node, measure_compute, measure_split
@@ -94,10 +95,11 @@ def _measure(
             if time.monotonic() > end:
                 left_out.append(what)
                 continue
-            for _ in job:
-                show(f"{measured.name}: {what}", i / len(jobs))
-                if time.monotonic() > end:
-                    break
+            with closing(job):  # ends it before the device is closed
+                for _ in job:
+                    show(f"{measured.name}: {what}", i / len(jobs))
+                    if time.monotonic() > end:
+                        break
         said = f"no time was left for {', '.join(left_out)}" if left_out else ""
         return MeasuredDevice(
             measured.name, measured.description, measured.type.name, caps.async_,
@@ -105,7 +107,9 @@ def _measure(
         )  # fmt: skip
 
 
-def _jobs(bench: Bench, types: Sequence[str], others: Sequence[Device]) -> Iterator[tuple[str, Iterator[None]]]:
+def _jobs(
+    bench: Bench, types: Sequence[str], others: Sequence[Device]
+) -> Iterator[tuple[str, Steps]]:
     """All measurements, the most needed first."""
     cache = largest_cache() or 16 << 20
     cold, hot = min(max(3 * cache, 64 << 20), 512 << 20), cache // 8

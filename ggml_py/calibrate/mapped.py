@@ -23,7 +23,7 @@ _ALIGNED, _PIECE = 256, 1 << 20
 
 
 class Mapped:
-    """A mapped file full of blocks of one type, as a model's is. Matrices of any shape lie in it."""
+    """A mapped file full of blocks of one type, in which matrices of any shape lie."""
 
     def __init__(self, cpu: Device, scheduler: Scheduler, type_: str, total: int) -> None:
         self._scheduler = scheduler

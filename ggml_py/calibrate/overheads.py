@@ -4,7 +4,7 @@ the caches."""
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from ..cost.sample import COLD_NODE, COPY_FROM, COPY_TO, SPLIT
 from ..graphs.context import Context
 from ..scheduler.recording import Recording
 from ..tensors.tensor import Tensor
-from .bench import Bench
+from .bench import Bench, Steps
 from .weights import MAPPED, OWN, REPACKED, matrices, places_of
 
 _ROUNDS = 5
@@ -21,7 +21,7 @@ _SIDE, _TURNS = 64, 40  # of the matrices in chains, and how long these are
 _COPIED = (256, _SIDE * _SIDE * 4, 1 << 18, 1 << 22, 1 << 25)  # bytes
 
 
-def measure_compute(bench: Bench) -> Iterator[None]:
+def measure_compute(bench: Bench) -> Steps:
     """On the CPU, a graph of one small node, by the scheduler's own clock: what a split takes."""
     with Context(1 << 20) as context:
         x = context.new_tensor("f32", 32, name="x")
@@ -36,7 +36,7 @@ def measure_compute(bench: Bench) -> Iterator[None]:
     yield
 
 
-def measure_cold_node(bench: Bench, cold: int) -> Iterator[None]:
+def measure_cold_node(bench: Bench, cold: int) -> Steps:
     """What small nodes take more between large products, which have filled the caches: a graph of
     products, the same with small nodes between them, and the small nodes alone, in turns."""
     where = REPACKED if REPACKED in places_of(bench.device, "q4_0") else (
@@ -76,7 +76,7 @@ def _chain(bench: Bench, weights: list[Tensor] | list[None], small: int) -> floa
         return float(np.quantile(taken, 0.2))
 
 
-def measure_split(bench: Bench, others: Sequence[Device]) -> Iterator[None]:
+def measure_split(bench: Bench, others: Sequence[Device]) -> Steps:
     """Splits and copies of a device beside the CPU. A chain of products on the device, one of small
     nodes on the CPU, and one that takes turns: what the last one takes more are splits, and copies,
     which are measured alone."""
@@ -95,7 +95,10 @@ def measure_split(bench: Bench, others: Sequence[Device]) -> Iterator[None]:
         weight.set(np.eye(_SIDE, dtype=np.float32))
         for _ in range(_ROUNDS):
             both = _turns(bench, weight, True, True)
-            device, host_only = _turns(bench, weight, True, False), _turns(bench, weight, False, True)
+            device, host_only = (
+                _turns(bench, weight, True, False),
+                _turns(bench, weight, False, True),
+            )
             found.append(max(both - device - host_only - copies, 0.0))
             yield
     bench.keep(SPLIT, (), found)
@@ -142,7 +145,8 @@ def _copies(bench: Bench, other: Device) -> None:
 
 
 def _copy_times(bench: Bench, source: Tensor, target: Tensor) -> list[float]:
-    found, clock = [], time.perf_counter
+    found: list[float] = []
+    clock = time.perf_counter
     end = clock() + 0.05 * bench.pace
     while len(found) < 5 or (clock() < end and len(found) < 400):
         start = clock()

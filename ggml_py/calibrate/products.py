@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from ..cost.sample import WORKING_SET
 from ..graphs.context import Context
 from ..graphs.graph import Graph
 from ..tensors.tensor import Tensor
-from .bench import Bench
+from .bench import Bench, Steps
 from .weights import MAPPED, OWN, matrices, places_of
 
 # (k, m) of matrices: small ones of attention, usual ones, and one beyond most caches.
@@ -22,7 +22,7 @@ _EXPERT_SIZES = ((512, 512), (1024, 1536))
 _SECONDS = 0.05
 
 
-def measure_type(bench: Bench, type_: str, cold: int, cache: int) -> Iterator[None]:
+def measure_type(bench: Bench, type_: str, cold: int, cache: int) -> Steps:
     """Products with weights of that type. `cold` bytes of matrices are more than the caches hold,
     `cache` bytes less."""
     for where in places_of(bench.device, type_):
@@ -60,7 +60,7 @@ def _product(bench: Bench, weights: Sequence[Tensor], n: int, suffix: str = "") 
         return ok is not None
 
 
-def measure_experts(bench: Bench, type_: str, cold: int) -> Iterator[None]:
+def measure_experts(bench: Bench, type_: str, cold: int) -> Steps:
     """Products with two experts of eight, for one token and for many."""
     where = places_of(bench.device, type_)[-1]
     for k, m in _EXPERT_SIZES:
@@ -86,7 +86,7 @@ def _experts(bench: Bench, weights: Sequence[Tensor], n: int) -> bool:
         return ok is not None
 
 
-def measure_working_set(bench: Bench, largest: int) -> Iterator[None]:
+def measure_working_set(bench: Bench, largest: int) -> Steps:
     """How the time of one product grows with the bytes of all matrices that take turns."""
     where = MAPPED if bench.is_cpu else OWN
     with matrices(bench, "q8_0", (768, 768), largest, where) as weights:
@@ -108,7 +108,7 @@ def measure_working_set(bench: Bench, largest: int) -> Iterator[None]:
     yield
 
 
-def measure_heads(bench: Bench) -> Iterator[None]:
+def measure_heads(bench: Bench) -> Steps:
     """The two products of attention in several ops: keys and queries, and values and weights."""
     for d in (64, 128):
         for cells in (256, 2048):

@@ -47,7 +47,7 @@ def matrices(
 ) -> Iterator[list[Tensor]]:
     """So many matrices of that shape that they have about `total` bytes together."""
     if where == MAPPED:
-        with bench.mapped(type_, total).matrices(type_, ne, total) as made:
+        with bench.mapped(type_, max(total, size_of(type_, ne))).matrices(type_, ne, total) as made:
             yield made
         return
     count = max(min(-(-total // size_of(type_, ne)), 3000), 1)

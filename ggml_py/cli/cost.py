@@ -71,7 +71,9 @@ def command(
         _show_plan(cost, as_json)
         return
     options["n_threads"] = options["n_threads"] or machine.n_threads
-    rows = [row for depth in depths for row in _rows(model, machine, n_prompt, n_gen, depth, options)]
+    rows = [
+        row for depth in depths for row in _rows(model, machine, n_prompt, n_gen, depth, options)
+    ]
     if not rows:
         raise click.UsageError("-p 0 -n 0: expected tokens to evaluate")
     stale = _stale(machine, options["n_threads"])

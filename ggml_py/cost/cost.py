@@ -17,7 +17,7 @@ from ..trace.split import SplitInput
 from .estimate import OVERHEAD, Estimator
 from .machine import Machine
 from .sample import COPY_FROM, COPY_TO
-from .work import Work, fused_heads, work_of
+from .work import NodeWork, fused_heads, work_of
 
 SURE = 0.9  # the part of cases in which the measured time is in the interval
 _DEVIATIONS = 1.645  # of a normal distribution, for that part
@@ -37,7 +37,7 @@ class NodeCost:
     seconds: float | None
     error: float  # relative, one standard deviation
     bound: str  # bytes, flops, overhead; "fused": another node's time has it; "unknown"
-    work: Work | None
+    work: NodeWork | None
     samples: tuple[int, ...]  # indices into the device's samples
 
     @property
@@ -249,7 +249,7 @@ class _Adder:
             found.append(self._node(t.id, b, work))
         return tuple(found)
 
-    def _node(self, id: int, b: int, work: Work) -> NodeCost:
+    def _node(self, id: int, b: int, work: NodeWork) -> NodeCost:
         estimator = self.estimators[b]
         estimate = None if estimator is None else estimator.estimate(work, self.coldness[b])
         if estimate is None:
@@ -262,7 +262,7 @@ class _Adder:
             estimate.samples,
         )  # fmt: skip
 
-    def _most_of(self, b: int, work: Work) -> float:
+    def _most_of(self, b: int, work: NodeWork) -> float:
         """What an unknown node may take: a multiple of the time for its bytes and operations."""
         known = self.estimators[b] or self.estimators[-1]
         if known is None or not known._bandwidth:

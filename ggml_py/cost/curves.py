@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
+from math import log2
 from typing import NamedTuple
 
 from .sample import Sample
 
 _PER_DOUBLING = 0.04  # relative error that a size outside of the samples adds for each factor of 2
+_MOST_DOUBLINGS = 25
 
 
 class Read(NamedTuple):
@@ -98,6 +100,4 @@ class Curve:
 
 
 def _doublings(x: float, from_: float) -> float:
-    from math import log2
-
-    return abs(log2(x / from_)) if x > 0 and from_ > 0 else 1.0
+    return min(abs(log2(max(x, 1.0) / from_)), _MOST_DOUBLINGS) if from_ > 0 else 1.0

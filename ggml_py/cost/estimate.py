@@ -9,7 +9,7 @@ from typing import NamedTuple
 from .curves import Curve, Read
 from .machine import MeasuredDevice
 from .sample import COLD_NODE, SPLIT, WORKING_SET, Sample
-from .work import Work
+from .work import NodeWork
 
 BYTES, FLOPS, OVERHEAD, LATENCY = "bytes", "flops", "overhead", "latency"
 HOT = " hot"  # behind the key of samples whose matrices were in the caches
@@ -42,7 +42,7 @@ class Estimator:
             grouped.setdefault(sample.key, []).append((sample.at, index, sample))
         self._curves = {key: Curve(group) for key, group in grouped.items()}
         self._heads = _head_sizes(grouped)
-        self._known: dict[tuple[Work, float], Estimate | None] = {}
+        self._known: dict[tuple[NodeWork, float], Estimate | None] = {}
         rates = [(s.bytes / s.median, s.flops / s.median) for s in device.samples
                  if s.median > 0 and not s.key.endswith(HOT) and s.bytes]  # fmt: skip
         self._bandwidth = max((b for b, _f in rates), default=0.0)
@@ -74,14 +74,14 @@ class Estimator:
         now = curve.read((min(max(float(nbytes), first), last),)).seconds
         return min(max((now - hot) / (cold - hot), 0.0), 1.0) if cold > hot else 1.0
 
-    def estimate(self, work: Work, coldness: float) -> Estimate | None:
+    def estimate(self, work: NodeWork, coldness: float) -> Estimate | None:
         """The seconds of a node's work; None if nothing like it was measured."""
         key = work, coldness
         if key not in self._known:
             self._known[key] = self._estimate(work, coldness)
         return self._known[key]
 
-    def _estimate(self, work: Work, coldness: float) -> Estimate | None:
+    def _estimate(self, work: NodeWork, coldness: float) -> Estimate | None:
         found = self._nearest(work)
         if found is None:
             return None
@@ -90,10 +90,10 @@ class Estimator:
         seconds, error, samples = cold.seconds, cold.error, cold.samples
         if work.reads_much:
             saved, more = self._saved(curve_key, work.at) if coldness < 1 else (0.0, ())
-            seconds = max(seconds - (1 - coldness) * saved, seconds / 4) * scale * work.count
+            seconds = max(seconds - (1 - coldness) * saved, seconds / 4) * scale * work.times
             samples += more
         else:
-            seconds = seconds * scale * work.count + coldness * self.cold_node.seconds
+            seconds = seconds * scale * work.times + coldness * self.cold_node.seconds
             samples += self.cold_node.samples if coldness else ()
         return Estimate(seconds, error + extra, self._bound(work, seconds), samples)
 
@@ -106,7 +106,7 @@ class Estimator:
         cold, hot = self._curves[key].read(one), self._curves[key + HOT].read(one)
         return max(cold.seconds - hot.seconds, 0.0), hot.samples
 
-    def _nearest(self, work: Work) -> tuple[str, float, float] | None:
+    def _nearest(self, work: NodeWork) -> tuple[str, float, float] | None:
         """The kind that is read for this work, the factor for it, and the relative error that it
         adds."""
         if work.key in self._curves:
@@ -122,7 +122,7 @@ class Estimator:
             return f"{kind} {near}", int(size) / near, 0.1
         return None
 
-    def _bound(self, work: Work, seconds: float) -> str:
+    def _bound(self, work: NodeWork, seconds: float) -> str:
         by_bytes = work.bytes / self._bandwidth if self._bandwidth else 0.0
         by_flops = work.flops / self._speed if self._speed else 0.0
         if max(by_bytes, by_flops) < seconds / 4 and not work.reads_much:

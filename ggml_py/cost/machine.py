@@ -138,7 +138,9 @@ class Machine:
         try:
             return _read(data)
         except (KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"{path} is damaged ({error}): run `ggml-py calibrate` again") from None
+            raise ValueError(
+                f"{path} is damaged ({error}): run `ggml-py calibrate` again"
+            ) from None
 
 
 def _device_text(device: Mapping[str, Any]) -> str:

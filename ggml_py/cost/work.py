@@ -2,9 +2,9 @@
 
 1. Products with a weight: by the weight's type and the buffer that it is in (repacked weights have
    other kernels, mapped ones other pages), at (columns, elements of one matrix).
-2. Products without a weight (attention in several ops): by the types, whether the matrix is tall or
-   wide, at the same coordinates, and as often as there are heads.
-3. Products with chosen experts: the same for each expert that is used, with its part of the columns.
+2. Products without a weight (attention in several ops): by the types, and whether the matrix is
+   tall or wide, at the same coordinates, as often as there are heads.
+3. Products with chosen experts: the same for each expert in use, with its part of the columns.
 4. Attention in one op: by the cache's types and the size of a head, at (tokens, cells that a token
    sees), and as often as there are heads.
 5. All others: by op and types, at the elements that the busiest thread has.
@@ -32,12 +32,12 @@ _KEPT_IN_ROWS = frozenset({"GET_ROWS", "SET_ROWS"})
 _Sources = list[TensorRecord]
 
 
-class Work(NamedTuple):
-    """`count` times the work of kind `key` at the coordinates `at`."""
+class NodeWork(NamedTuple):
+    """`times` times the work of kind `key` at the coordinates `at`."""
 
     key: str
     at: tuple[float, ...]
-    count: float
+    times: float
     bytes: int  # that the node reads and writes, estimated
     flops: int  # estimated
 
@@ -65,7 +65,7 @@ def work_of(
     n_threads: int,
     heads: Mapping[int, str],
     n_past: int | None = None,
-) -> Work:
+) -> NodeWork:
     """The work of a node that is computed on a backend with so many threads. `heads` are those of
     `fused_heads`. With `n_past` tokens in the cache, attention skips the cells behind them."""
     capture = plan.capture
@@ -81,7 +81,7 @@ def work_of(
         key, at, count = _other(t, sources, n_threads, operations)
     if t.id in heads:
         key = key.replace(t.op_desc, heads[t.id], 1)
-    return Work(key, at, count, moved, operations)
+    return NodeWork(key, at, count, moved, operations)
 
 
 def place_of(plan: Planned, t: TensorRecord, backend: int) -> str:
