@@ -50,7 +50,6 @@ from ggml_py.models.synthetic import LlamaSpec, write_llama
 
 N_PROMPT, N_GEN, DEPTHS = 512, 64, (0, 512, 4096)
 REPETITIONS = 5
-QUIET = 0.1  # cores that others may use while something is measured
 TRIES, WAIT_S = 4, 300.0
 PATTERNS = (
     "ggml_py/cost/*.py", "ggml_py/calibrate/*.py", "benchmarks/cost_error.py",
@@ -147,13 +146,13 @@ def read_anew(path: Path) -> None:
             pass
 
 
-def wait_until_quiet() -> bool:
+def wait_until_quiet(quiet: float) -> bool:
     """Waits until others leave the machine alone for two seconds; False if they never do."""
     end = time.monotonic() + WAIT_S
     while time.monotonic() < end:
         busy = Busy()
         time.sleep(2.0)
-        if busy.others() < QUIET:
+        if busy.others() < quiet:
             return True
     return False
 
@@ -179,11 +178,11 @@ def command(case: Case, path: Path) -> list[str]:
     return [sys.executable, "-m", "ggml_py", "bench", *words, "-dev", devices]
 
 
-def measure(case: Case, path: Path) -> dict[str, Any]:
+def measure(case: Case, path: Path, quiet: float) -> dict[str, Any]:
     """The samples of both tests, in tokens per second."""
     why = ""
     for _ in range(TRIES):
-        if not wait_until_quiet():
+        if not wait_until_quiet(quiet):
             why = "the machine was never quiet"
             continue
         read_anew(path)
@@ -192,7 +191,7 @@ def measure(case: Case, path: Path) -> dict[str, Any]:
         others = busy.others()
         if done.returncode:
             return {"failed": done.stderr[-500:]}
-        if others > QUIET:
+        if others > quiet:
             why = f"others used {others:.2f} cores"
             continue
         rows = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
@@ -202,15 +201,15 @@ def measure(case: Case, path: Path) -> dict[str, Any]:
     return {"left_out": why}
 
 
-def machine_of(devices: str, threads: int, folder: Path) -> Machine:
+def machine_of(devices: str, threads: int, folder: Path, quiet: float) -> Machine:
     """The calibration, made if it is not there."""
     path = folder / f"machine-{devices}-{threads}.json"
     if not path.exists():
         for _ in range(TRIES):
-            wait_until_quiet()
+            wait_until_quiet(quiet)
             machine = calibrate(DEVICES[devices], threads)
             machine.save(path, force=True)
-            if machine.described.load[1] < QUIET:
+            if machine.described.load[1] < quiet:
                 break
     return Machine.load(path)
 
@@ -275,6 +274,8 @@ def main() -> int:
     parser.add_argument("--models", default=",".join(MODELS))
     parser.add_argument("--threads", default="1,2")
     parser.add_argument("--folder", type=Path, default=Path.home() / ".cache/ggml_py/cost_error")
+    parser.add_argument("--quiet", type=float, default=0.1,
+                        help="cores that others may use while something is measured")  # fmt: skip
     parser.add_argument("--again", action="store_true", help="measure nothing")
     parser.add_argument("--write", action="store_true", help="write the record")
     asked = parser.parse_args()
@@ -287,14 +288,14 @@ def main() -> int:
         for threads in map(int, asked.threads.split(",")):
             if asked.again and not (asked.folder / f"machine-{devices}-{threads}.json").exists():
                 continue
-            machine = machine_of(devices, threads, asked.folder)
+            machine = machine_of(devices, threads, asked.folder, asked.quiet)
             for model in asked.models.split(","):
                 path = model_file(model, asked.folder)
                 for depth in DEPTHS:
                     key = f"{devices}/{model}/{threads}/{depth}"
                     if key not in measured and not asked.again:
                         case = Case(devices, model, threads, depth, "")
-                        found = measure(case, path)
+                        found = measure(case, path, asked.quiet)
                         print(key, found, file=sys.stderr, flush=True)
                         measured[key] = found
                         if "left_out" not in found:
