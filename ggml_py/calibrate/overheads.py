@@ -85,7 +85,7 @@ def measure_split(bench: Bench, others: Sequence[Device]) -> Steps:
         yield
     found: list[float] = []
     copies = sum(
-        sample.median for sample in bench.samples
+        sample.usual for sample in bench.samples
         if sample.at == (float(_SIDE * _SIDE * 4),) and sample.key.endswith(f" {bench.cpu.name}")
     )  # fmt: skip
     with Context(1 << 20) as kept:

@@ -15,6 +15,7 @@ from .sample import Sample
 
 _PER_DOUBLING = 0.04  # relative error that a size outside of the samples adds for each factor of 2
 _MOST_DOUBLINGS = 25
+_SIZES = 2  # the last coordinates, with which time grows
 
 
 class Read(NamedTuple):
@@ -44,7 +45,7 @@ class Curve:
                 self._inner.append(Curve(group))
             else:
                 several = [sample for _at, _index, sample in group]
-                seconds = sum(s.median for s in several) / len(several)
+                seconds = sum(s.usual for s in several) / len(several)
                 spread = max(s.spread for s in several)
                 self._inner.append(Read(seconds, spread, tuple(i for _at, i, _s in group)))
 
@@ -52,6 +53,8 @@ class Curve:
         """The seconds at those coordinates."""
         x, rest = (at[0], at[1:]) if at else (0.0, ())
         xs = self._xs
+        if len(rest) >= _SIZES:  # how memory is laid out: not a size, so nothing grows with it
+            x = min(max(x, xs[0]), xs[-1])
         if len(xs) == 1:
             return self._alone(x, rest)
         i = min(max(bisect_right(xs, x) - 1, 0), len(xs) - 2)

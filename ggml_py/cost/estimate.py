@@ -9,7 +9,7 @@ from typing import NamedTuple
 from .curves import Curve, Read
 from .machine import MeasuredDevice
 from .sample import COLD_NODE, SPLIT, WORKING_SET, Sample
-from .work import NodeWork
+from .work import ATTENTION, NodeWork
 
 BYTES, FLOPS, OVERHEAD, LATENCY = "bytes", "flops", "overhead", "latency"
 HOT = " hot"  # behind the key of samples whose matrices were in the caches
@@ -43,8 +43,8 @@ class Estimator:
         self._curves = {key: Curve(group) for key, group in grouped.items()}
         self._heads = _head_sizes(grouped)
         self._known: dict[tuple[NodeWork, float], Estimate | None] = {}
-        rates = [(s.bytes / s.median, s.flops / s.median) for s in device.samples
-                 if s.median > 0 and not s.key.endswith(HOT) and s.bytes]  # fmt: skip
+        rates = [(s.bytes / s.usual, s.flops / s.usual) for s in device.samples
+                 if s.usual > 0 and not s.key.endswith(HOT) and s.bytes]  # fmt: skip
         self._bandwidth = max((b for b, _f in rates), default=0.0)
         self._speed = max((f for _b, f in rates), default=0.0)
         self.cold_node = self._constant(COLD_NODE)
@@ -89,8 +89,9 @@ class Estimator:
         cold = self._curves[curve_key].read(work.at)
         seconds, error, samples = cold.seconds, cold.error, cold.samples
         if work.reads_much:
-            saved, more = self._saved(curve_key, work.at) if coldness < 1 else (0.0, ())
-            seconds = max(seconds - (1 - coldness) * saved, seconds / 4) * scale * work.times
+            cold_part = coldness * work.first_reads
+            saved, more = self._saved(curve_key, work.at) if cold_part < 1 else (0.0, ())
+            seconds = max(seconds - (1 - cold_part) * saved, seconds / 4) * scale * work.times
             samples += more
         else:
             seconds = seconds * scale * work.times + coldness * self.cold_node.seconds
@@ -99,10 +100,12 @@ class Estimator:
 
     def _saved(self, key: str, at: tuple[float, ...]) -> tuple[float, tuple[int, ...]]:
         """The seconds that matrices in a cache save. They are read once for all columns, so this is
-        the same for any number of them as for one."""
-        if key + HOT not in self._curves:
+        the same for any number of them as for one. Attention of many tokens computes so much with
+        what it reads that it saves nothing."""
+        attends = key.startswith(ATTENTION)
+        if key + HOT not in self._curves or (attends and at[1] > 1):
             return 0.0, ()
-        one = (1.0, *at[1:])
+        one = at if attends else (1.0, *at[1:])
         cold, hot = self._curves[key].read(one), self._curves[key + HOT].read(one)
         return max(cold.seconds - hot.seconds, 0.0), hot.samples
 

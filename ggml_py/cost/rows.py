@@ -126,5 +126,5 @@ def _around(machine: Machine, n_tokens: int) -> float:
         found = [s for s in device.samples if s.key == DECODE]
         if found:
             near = min(found, key=lambda s: abs(s.at[0] - n_tokens) if s.at else 0.0)
-            return near.median
+            return near.usual
     return 0.0

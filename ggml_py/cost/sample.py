@@ -28,18 +28,22 @@ class Sample(NamedTuple):
     flops: int = 0
 
     @property
-    def median(self) -> float:
-        """The median of `seconds`."""
-        return statistics.median(self.seconds)
+    def usual(self) -> float:
+        """The lower quartile of `seconds`: whatever else the machine does makes repetitions longer,
+        and never shorter."""
+        return self._quartiles()[0]
 
     @property
     def spread(self) -> float:
         """How far repetitions are apart: half of the distance between their quartiles, as a part of
         the median."""
-        if len(self.seconds) < 2:
-            return 0.0
-        low, middle, high = statistics.quantiles(self.seconds, n=4, method="inclusive")
+        low, middle, high = self._quartiles()
         return (high - low) / 2 / middle if middle > 0 else 0.0
+
+    def _quartiles(self) -> list[float]:
+        if len(self.seconds) < 2:
+            return [*self.seconds] * 3
+        return statistics.quantiles(self.seconds, n=4, method="inclusive")
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON data. Seconds keep four digits: repetitions differ in the third."""

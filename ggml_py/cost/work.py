@@ -5,8 +5,9 @@
 2. Products without a weight (attention in several ops): by the types, and whether the matrix is
    tall or wide, at the same coordinates, as often as there are heads.
 3. Products with chosen experts: the same for each expert in use, with its part of the columns.
-4. Attention in one op: by the cache's types and the size of a head, at (tokens, cells that a token
-   sees), and as often as there are heads.
+4. Attention in one op: by the cache's types and the size of a head, at (bytes from one cell to the
+   next, tokens, cells that a token sees), and as often as there are heads. Heads that share keys and
+   values read them from a cache, all but the first.
 5. All others: by op and types, at the elements that the busiest thread has.
 """
 
@@ -40,6 +41,7 @@ class NodeWork(NamedTuple):
     times: float
     bytes: int  # that the node reads and writes, estimated
     flops: int  # estimated
+    first_reads: float = 1.0  # the part of `times` that reads what no other part has read before
 
     @property
     def reads_much(self) -> bool:
@@ -71,17 +73,19 @@ def work_of(
     capture = plan.capture
     sources = [capture.tensors[i] for i in t.src if i >= 0]
     moved, operations = bytes_moved(t, sources), flops(t, sources)
+    first = 1.0
     if t.op == PRODUCT:
         key, at, count = _product(plan, t, sources, backend)
     elif t.op == EXPERTS:
         key, at, count = _experts(plan, t, sources, backend)
     elif t.op == ATTENTION:
         key, at, count = _attention(t, sources, n_past)
+        first = sources[1].ne[2] * sources[1].ne[3] / count
     else:
         key, at, count = _other(t, sources, n_threads, operations)
     if t.id in heads:
         key = key.replace(t.op_desc, heads[t.id], 1)
-    return NodeWork(key, at, count, moved, operations)
+    return NodeWork(key, at, count, moved, operations, first)
 
 
 def place_of(plan: Planned, t: TensorRecord, backend: int) -> str:
@@ -142,7 +146,8 @@ def _attention(
         cells = min(cells, n_past + tokens)
     # A token sees those before it: the others' scores are skipped.
     seen = cells - (tokens - 1) / 2 if len(sources) > 3 else cells
-    return f"{ATTENTION} {k.type} {v.type} {k.ne[0]}", (tokens, max(seen, 1)), q.ne[2] * q.ne[3]
+    key = f"{ATTENTION} {k.type} {v.type} {k.ne[0]}"
+    return key, (k.nb[1], tokens, max(seen, 1)), q.ne[2] * q.ne[3]
 
 
 def _other(

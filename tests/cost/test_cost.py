@@ -66,11 +66,9 @@ def test_a_device_that_was_not_measured_is_unknown(plan):
 
 
 def test_errors_of_one_kind_add_up_and_those_of_several_do_not(plan):
-    wide = sample("ADD f32", (M * N,), 1e-6, 2e-6, 3e-6, 2e-6, 2e-6)
-    assert wide.spread == 0
     wide = sample("ADD f32", (M * N,), 1e-6, 2e-6, 3e-6)
     cost = plan.cost(machine(wide, PRODUCT))
-    deviation = ((2e-6 * wide.spread) ** 2 + (cost.seconds * _BETWEEN_RUNS) ** 2) ** 0.5
+    deviation = ((1.5e-6 * wide.spread) ** 2 + (cost.seconds * _BETWEEN_RUNS) ** 2) ** 0.5
     assert cost.interval[1] == pytest.approx(cost.seconds + _DEVIATIONS * deviation)
 
 
@@ -130,7 +128,7 @@ def test_attention_skips_empty_cells():
 
     plan = chain(attention)
     key = "FLASH_ATTN_EXT f16 f16 64"
-    measured = machine(sample(key, (1, 64), 1e-6), sample(key, (1, 256), 4e-6))
+    measured = machine(sample(key, (256, 1, 64), 1e-6), sample(key, (256, 1, 256), 4e-6))
     assert plan.cost(measured).seconds == pytest.approx(4 * 4e-6)
     assert plan.cost(measured, n_past=63).seconds == pytest.approx(4 * 1e-6)
 
