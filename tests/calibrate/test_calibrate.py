@@ -11,6 +11,7 @@ from ggml_py.calibrate import calibrate
 from ggml_py.calibrate.bench import Bench
 from ggml_py.calibrate.describe import Busy, largest_cache, processor
 from ggml_py.calibrate.elementwise import OPS, measure_op
+from ggml_py.calibrate.overheads import measure_split
 from ggml_py.calibrate.products import measure_experts, measure_type
 from ggml_py.calibrate.weights import MAPPED, matrices, places_of
 from ggml_py.errors import ServerLostError
@@ -75,13 +76,12 @@ def test_what_the_device_does_not_compute_gives_no_sample():
 
 
 def test_a_device_that_is_not_the_cpu_has_splits_and_copies():
-    with ggml.sim_device("beside") as beside:
-        found = calibrate([beside], 1, seconds=1.0, types=())
-    (device,) = found.devices
-    assert device.name == "beside" and device.asynchronous
-    assert {"split", "copy from CPU", "copy to CPU"} <= {s.key for s in device.samples}
-    small, *_others, large = [s for s in device.samples if s.key == "copy from CPU"]
-    assert large.usual > small.usual
+    with ggml.sim_device("beside") as beside, Bench(beside, 1, pace=0.02) as bench:
+        for _ in measure_split(bench, (ggml.device("CPU"),)):
+            pass
+        assert {"split", "copy from CPU", "copy to CPU"} == keys(bench)
+        small, *_others, large = [s for s in bench.samples if s.key == "copy from CPU"]
+        assert large.usual > small.usual
 
 
 def test_the_machine_is_described_and_what_is_missing_is_said():
