@@ -34,6 +34,11 @@ def _described(path: Path) -> tuple[str, frozenset[str]]:
     return name, frozenset()
 
 
+def name() -> str:
+    """The processor's name; "" if the system does not tell."""
+    return _described(CPUINFO)[0]
+
+
 def lacking(build: dict[str, Any]) -> list[str]:
     """The features that the build was compiled to use and this processor lacks."""
     _name, features = _described(CPUINFO)

@@ -29,9 +29,9 @@ def model(tmp_path_factory):
 def test_help_lists_the_verbs():
     text = ok("--help")
     assert re.findall(r"^  ([\w-]+) ", text.split("Commands:")[1], re.M) == [
-        "bench", "bisect", "build", "ci", "compare", "corpus", "demo", "devices", "diff",
-        "diverge", "explain", "generate", "memory", "ops", "plan", "record", "releases", "sweep",
-        "trace", "view", "why-not",
+        "bench", "bisect", "build", "calibrate", "ci", "compare", "corpus", "cost", "demo",
+        "devices", "diff", "diverge", "explain", "generate", "memory", "ops", "plan", "record",
+        "releases", "sweep", "trace", "view", "why-not",
     ]  # fmt: skip
 
 

@@ -23,7 +23,7 @@ PACKAGE = REPO / "ggml_py"
 FLOORS = (
     ("errors", "enums", "builds", "files", "log"),
     ("trace",),
-    ("memory",),
+    ("memory", "cost"),
     ("export",),
     ("boundary",),
     ("sim.profiles",),
@@ -38,11 +38,11 @@ FLOORS = (
     ("releases",),
     ("llama",),
     ("models", "train"),
-    ("conformance",),
+    ("conformance", "calibrate"),
     ("cli", "pytest_plugin", "__main__"),
 )
-PLAIN = ("trace", "memory", "export", "sim.profiles")  # usable without the native library
-ANSWERS = ("trace", "memory", "export", "plan")  # objects below the scheduler do not use these
+PLAIN = ("trace", "memory", "cost", "export", "sim.profiles")  # usable without the native library
+ANSWERS = ("trace", "memory", "cost", "export", "plan")  # objects below the scheduler use none
 LOAD, FUNCTION, ANNOTATION = "load", "function", "annotation"
 
 

@@ -241,7 +241,8 @@ def _of_corpus(name: str) -> str:
 def fit_print() -> str:
     """For how many models `--fit-print` is what llama-fit-params prints."""
     record = json.loads((RESULTS / "fit_print.json").read_text())
-    lines = ["| devices, flags | models | equal | refused by both |", "| --- | ---: | ---: | ---: |"]
+    lines = ["| devices, flags | models | equal | refused by both |"]
+    lines.append("| --- | ---: | ---: | ---: |")
     for what, counts in record["rows"].items():
         equal, refused = counts.get("equal", 0), counts.get("refused by both", 0)
         lines.append(f"| {what} | {sum(counts.values())} | {equal} | {refused} |")

@@ -1,0 +1,339 @@
+"""Predicted tokens per second against llama-bench of the same release, on this machine.
+
+    python benchmarks/cost_error.py [--devices CPU,BLAS,…] [--models 60M-q4_0,…] [--threads 1,2]
+                                    [--folder DIR] [--again] [--write]
+
+Models of random weights in real shapes are made in DIR and kept there. For each number of threads
+and set of devices the machine is calibrated first (DIR/machine-….json); then llama-bench measures
+each model's prompt and generation at three depths. What was measured is kept in DIR/measured.json,
+so a run that was stopped goes on. `--again` predicts again and measures nothing.
+
+1. A measurement counts only if others used less than a tenth of a core meanwhile; otherwise it is
+   repeated, and is left out after some tries, with its reason.
+2. A model's file is read anew before it is measured: the pages of a file that was just written do
+   not lie together in memory, and products with them are up to a fifth slower.
+3. A third of the cases, chosen by a hash of their names, is for looking at while the model of time
+   is changed. The other two thirds are only counted.
+
+Upstream's llama-bench of the oracle has the CPU and RPC. BLAS and simulated devices are measured
+with `ggml-py bench`, which has llama-bench's tests and libllama's graphs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import math
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import search
+from rich.console import Console
+from rich.table import Table
+
+from ggml_py import llama
+from ggml_py.calibrate import calibrate
+from ggml_py.calibrate.describe import Busy
+from ggml_py.cost import Machine
+from ggml_py.cost.rows import gen_row, prompt_row
+from ggml_py.enums import Type
+from ggml_py.models.synthetic import LlamaSpec, write_llama
+
+N_PROMPT, N_GEN, DEPTHS = 512, 64, (0, 512, 4096)
+REPETITIONS = 5
+TRIES, WAIT_S = 4, 300.0
+PATTERNS = (
+    "ggml_py/cost/*.py", "ggml_py/calibrate/*.py", "benchmarks/cost_error.py",
+)  # fmt: skip
+DEVICES: dict[str, tuple[str, ...]] = {
+    "CPU": ("CPU",),
+    "BLAS": ("BLAS", "CPU"),
+    "sim": ("sim:gpu0", "CPU"),
+}
+
+
+@dataclass(frozen=True)
+class ExpertSpec(LlamaSpec):
+    """A llama whose feed-forward network has experts."""
+
+    n_expert: int = 8
+    n_used: int = 2
+
+    def _shapes(self) -> Iterator[tuple[str, tuple[int, ...]]]:
+        for name, ne in super()._shapes():
+            if "ffn_gate" not in name and "ffn_up" not in name and "ffn_down" not in name:
+                yield name, ne
+                continue
+            if "ffn_gate" in name:
+                yield name.replace("ffn_gate", "ffn_gate_inp"), (self.n_embd, self.n_expert)
+            yield name.replace(".weight", "_exps.weight"), (*ne, self.n_expert)
+
+    def tensors(self) -> Any:
+        for name, make, type_, ne in super().tensors():
+            if "gate_inp" in name:
+                type_ = Type.F32
+            elif len(ne) == 3:
+                type_ = Type[str(self.type).upper()]
+            yield name, make, type_, ne
+
+    def header(self) -> dict[str, Any]:
+        counts = {"llama.expert_count": self.n_expert, "llama.expert_used_count": self.n_used}
+        return super().header() | counts
+
+
+_60M = {"n_layer": 10, "n_embd": 512, "n_head": 8, "n_head_kv": 4, "n_ff": 1536, "n_vocab": 32000}
+_110M = {"n_layer": 12, "n_embd": 768, "n_head": 12, "n_head_kv": 4, "n_ff": 2048, "n_vocab": 16000}
+_160M = {"n_layer": 12, "n_embd": 768, "n_head": 12, "n_head_kv": 12, "n_ff": 2816,
+         "n_vocab": 32000}  # fmt: skip
+_360M = {"n_layer": 24, "n_embd": 1024, "n_head": 16, "n_head_kv": 8, "n_ff": 2816,
+         "n_vocab": 32000}  # fmt: skip
+_MOE = {"n_layer": 12, "n_embd": 512, "n_head": 8, "n_head_kv": 4, "n_ff": 768, "n_vocab": 16000}
+MODELS: dict[str, LlamaSpec] = {
+    "60M-q4_0": LlamaSpec(type="q4_0", n_ctx=8192, **_60M),
+    "110M-f16": LlamaSpec(type="f16", n_ctx=8192, **_110M),
+    "160M-q8_0": LlamaSpec(type="q8_0", n_ctx=8192, **_160M),
+    "360M-q4_K": LlamaSpec(type="q4_K", n_ctx=8192, **_360M),
+    "8x100M-q4_0": ExpertSpec(type="q4_0", n_ctx=8192, **_MOE),
+    "8x100M-q8_0": ExpertSpec(type="q8_0", n_ctx=8192, **_MOE),
+    "110M-q4_0": LlamaSpec(type="q4_0", n_ctx=8192, **_110M),
+    "360M-q8_0": LlamaSpec(type="q8_0", n_ctx=8192, **_360M),
+}
+
+
+class Case(NamedTuple):
+    """One row of llama-bench."""
+
+    devices: str
+    model: str
+    threads: int
+    depth: int
+    test: str  # "pp512" or "tg64"
+
+    @property
+    def name(self) -> str:
+        return "/".join(map(str, self))
+
+    @property
+    def looked_at(self) -> bool:
+        """Whether it belongs to the third that the model of time may be changed by."""
+        return hashlib.sha256(self.name.encode()).digest()[0] % 3 == 0
+
+
+def model_file(name: str, folder: Path) -> Path:
+    path = folder / f"{name}.gguf"
+    if not path.exists():
+        print(f"making {path}", file=sys.stderr)
+        write_llama(path, MODELS[name])
+    return path
+
+
+def read_anew(path: Path) -> None:
+    """Puts a file's pages into memory as reading does."""
+    with path.open("r+b") as file:
+        os.fsync(file.fileno())
+        if hasattr(os, "posix_fadvise"):
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        while file.read(1 << 20):
+            pass
+
+
+def wait_until_quiet(quiet: float) -> bool:
+    """Waits until others leave the machine alone for two seconds; False if they never do."""
+    end = time.monotonic() + WAIT_S
+    while time.monotonic() < end:
+        busy = Busy()
+        time.sleep(2.0)
+        if busy.others() < quiet:
+            return True
+    return False
+
+
+def llama_bench() -> Path:
+    """The newest llama-bench of the oracle."""
+    found = sorted(
+        (Path.home() / ".cache" / "ggml_py" / "oracles").glob("*/bin/llama-bench"),
+        key=lambda path: path.stat().st_mtime,
+    )
+    if not found:
+        sys.exit("no llama-bench: `pytest --all` or `make oracle` builds it")
+    return found[-1]
+
+
+def command(case: Case, path: Path) -> list[str]:
+    """The command that measures a model at one depth, for prompt and generation."""
+    words = ["-m", str(path), "-p", str(N_PROMPT), "-n", str(N_GEN), "-d", str(case.depth),
+             "-t", str(case.threads), "-r", str(REPETITIONS), "-o", "jsonl"]  # fmt: skip
+    if case.devices == "CPU":
+        return [str(llama_bench()), *words]
+    devices = "/".join(DEVICES[case.devices])
+    return [sys.executable, "-m", "ggml_py", "bench", *words, "-dev", devices]
+
+
+def measure(case: Case, path: Path, quiet: float) -> dict[str, Any]:
+    """The samples of both tests, in tokens per second."""
+    why = ""
+    for _ in range(TRIES):
+        if not wait_until_quiet(quiet):
+            why = "the machine was never quiet"
+            continue
+        read_anew(path)
+        busy = Busy()
+        done = subprocess.run(command(case, path), capture_output=True, text=True, check=False)
+        others = busy.others()
+        if done.returncode:
+            return {"failed": done.stderr[-500:]}
+        if others > quiet:
+            why = f"others used {others:.2f} cores"
+            continue
+        rows = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+        return {
+            f"pp{N_PROMPT}" if row["n_prompt"] else f"tg{N_GEN}": row["samples_ts"] for row in rows
+        } | {"others": round(others, 3)}
+    return {"left_out": why}
+
+
+def machine_of(devices: str, threads: int, folder: Path, quiet: float) -> Machine:
+    """The calibration, made if it is not there."""
+    path = folder / f"machine-{devices}-{threads}.json"
+    if not path.exists():
+        for _ in range(TRIES):
+            wait_until_quiet(quiet)
+            machine = calibrate(DEVICES[devices], threads)
+            machine.save(path, force=True)
+            if machine.described.load[1] < quiet:
+                break
+    return Machine.load(path)
+
+
+@contextmanager
+def planning(case: Case, path: Path, n_ctx: int) -> Iterator[Any]:
+    with llama.open(
+        path, devices=DEVICES[case.devices], n_gpu_layers=-1, n_ctx=n_ctx, program="bench",
+        n_threads=case.threads,
+    ) as model:  # fmt: skip
+        yield model
+
+
+def predict(case: Case, path: Path, machine: Machine) -> dict[str, Any]:
+    """The predicted row."""
+    if case.test.startswith("pp"):
+        with planning(case, path, case.depth + N_PROMPT) as model:
+            row = prompt_row(model.plan, machine, N_PROMPT, case.depth, model.n_ubatch)
+    else:
+        with planning(case, path, case.depth + N_GEN) as model:
+            row = gen_row(model.plan, machine, N_GEN, case.depth)
+    low, high = row.tokens_per_second_interval
+    return {
+        "predicted": row.tokens_per_second, "low": low, "high": high, "bound": row.bound,
+        "unknown": len(row.graphs[-1][2].unknown),
+    }  # fmt: skip
+
+
+def figures(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """The errors of some cases."""
+    errors = sorted(abs(math.log(row["predicted"] / row["measured"])) for row in rows)
+    inside = [row["low"] <= row["measured"] <= row["high"] for row in rows]
+    if not errors:
+        return {"cases": 0}
+    return {
+        "cases": len(rows),
+        "median": round(math.expm1(statistics.median(errors)), 4),
+        "ninth_of_ten": round(math.expm1(errors[math.ceil(0.9 * len(errors)) - 1]), 4),
+        "within_15": round(sum(e <= math.log(1.15) for e in errors) / len(errors), 4),
+        "in_interval": round(sum(inside) / len(inside), 4),
+    }  # fmt: skip
+
+
+def show(rows: list[dict[str, Any]]) -> None:
+    table = Table("case", "measured", "spread", "predicted", "error", "90%", "bound", "third")
+    for row in rows:
+        error = row["predicted"] / row["measured"] - 1
+        mark = "" if row["low"] <= row["measured"] <= row["high"] else " !"
+        table.add_row(
+            row["case"], f"{row['measured']:.1f}", f"{row['spread']:.1%}",
+            f"{row['predicted']:.1f}", f"{error:+.1%}",
+            f"{row['low']:.0f}-{row['high']:.0f}{mark}", row["bound"],
+            "looked at" if row["looked_at"] else "",
+        )  # fmt: skip
+    Console(width=140).print(table)
+
+
+def main() -> int:
+    """Runs the command. Returns 1 if a bar is missed."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n\n")[0])
+    parser.add_argument("--devices", default="CPU", help="of " + ", ".join(DEVICES))
+    parser.add_argument("--models", default=",".join(MODELS))
+    parser.add_argument("--threads", default="1,2")
+    parser.add_argument("--folder", type=Path, default=Path.home() / ".cache/ggml_py/cost_error")
+    parser.add_argument("--quiet", type=float, default=0.1,
+                        help="cores that others may use while something is measured")  # fmt: skip
+    parser.add_argument("--again", action="store_true", help="measure nothing")
+    parser.add_argument("--write", action="store_true", help="write the record")
+    asked = parser.parse_args()
+    asked.folder.mkdir(parents=True, exist_ok=True)
+    kept = asked.folder / "measured.json"
+    measured: dict[str, Any] = json.loads(kept.read_text()) if kept.exists() else {}
+    rows: list[dict[str, Any]] = []
+    left_out: dict[str, str] = {}
+    for devices in asked.devices.split(","):
+        for threads in map(int, asked.threads.split(",")):
+            if asked.again and not (asked.folder / f"machine-{devices}-{threads}.json").exists():
+                continue
+            machine = machine_of(devices, threads, asked.folder, asked.quiet)
+            for model in asked.models.split(","):
+                path = model_file(model, asked.folder)
+                for depth in DEPTHS:
+                    key = f"{devices}/{model}/{threads}/{depth}"
+                    if key not in measured and not asked.again:
+                        case = Case(devices, model, threads, depth, "")
+                        found = measure(case, path, asked.quiet)
+                        print(key, found, file=sys.stderr, flush=True)
+                        measured[key] = found
+                        if "left_out" not in found:
+                            search.write(kept, measured)
+                    for test in (f"pp{N_PROMPT}", f"tg{N_GEN}"):
+                        case = Case(devices, model, threads, depth, test)
+                        if test not in measured.get(key, {}):
+                            left_out[case.name] = str(measured.get(key, "not measured"))
+                            continue
+                        samples = measured[key][test]
+                        middle = statistics.median(samples)
+                        rows.append({
+                            "case": case.name, "looked_at": case.looked_at, "measured": middle,
+                            "spread": (max(samples) - min(samples)) / middle,
+                            **predict(case, path, machine),
+                        })  # fmt: skip
+    show(rows)
+    counted = [row for row in rows if not row["looked_at"]]
+    result = {
+        "all": figures(rows), "looked_at": figures([r for r in rows if r["looked_at"]]),
+        "counted": figures(counted),
+        **{name: figures([r for r in counted if r["case"].startswith(name + "/")])
+           for name in asked.devices.split(",")},
+    }  # fmt: skip
+    for name, found in result.items():
+        print(name, found)
+    for name, why in left_out.items():
+        print(f"left out: {name}: {why}")
+    bars = result["counted"]
+    met = bool(counted) and bars["median"] <= 0.08 and bars["within_15"] >= 0.9 and (
+        0.85 <= bars["in_interval"] <= 0.95)  # fmt: skip
+    if asked.write:
+        search.keep(
+            "cost_error", "python benchmarks/cost_error.py --write", PATTERNS, equal=met,
+            figures=result, left_out=left_out, rows=rows,
+        )  # fmt: skip
+    return int(not met)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,4 @@
+"""Measures what a machine takes for the work that models give it: `calibrate` makes a
+`ggml_py.cost.Machine`."""
+
+from .calibrate import calibrate as calibrate

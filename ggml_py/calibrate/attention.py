@@ -1,0 +1,88 @@
+"""Measures attention in one op, by the cache's types, the size of a head, tokens and cells."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..cost.estimate import HOT
+from ..cost.sample import Sample
+from ..errors import GgmlError
+from ..graphs.context import Context
+from ..tensors.convert import row_size
+from ..tensors.tensor import Tensor
+from .bench import Bench, Steps
+from .blocks import block_of, fill
+
+CELLS = (256, 512, 1024, 4096)
+# Heads of the cache, each read by one of the query's: the more there are, the further apart are the
+# cells of one. With the numbers of tokens.
+HEADS = ((4, (1, 8, 64, 512)), (16, (1, 512)))
+_LONG = 0.1  # seconds of one node
+
+
+def measure_attention(bench: Bench, type_: str, d: int, cold: int, cache: int) -> Steps:
+    """One type of cache, one size of heads. `cold` bytes of caches are more than the processor's
+    caches hold, `cache` bytes less."""
+    for heads, all_tokens in HEADS:
+        for tokens in all_tokens:
+            for cells in CELLS[(tokens > 1) :]:
+                seen = max(cells, tokens)
+                sample = _attention(bench, type_, d, heads, seen, tokens, cold)
+                if sample is None:
+                    return
+                if tokens == 1:
+                    _attention(bench, type_, d, heads, seen, tokens, cache, HOT)
+                yield
+                if sample.usual * heads > _LONG:
+                    break  # time is a line by then
+
+
+def _attention(
+    bench: Bench,
+    type_: str,
+    d: int,
+    heads: int,
+    cells: int,
+    tokens: int,
+    total: int,
+    suffix: str = "",
+) -> Sample | None:
+    with Context(64 << 20) as caches, Context(64 << 20) as context:
+        first = caches.new_tensor(type_, d * heads, cells)
+        enough = int(1e8 // (cells * tokens * d * heads)) + 1
+        n = max(min(total // (2 * first.nbytes), enough, 400), 1)
+        keys = [first, *(caches.new_tensor(type_, d * heads, cells) for _ in range(n - 1))]
+        values = [caches.new_tensor(type_, d * heads, cells) for _ in range(n)]
+        caches.alloc(bench.backend)
+        block = block_of(type_, d, 256)
+        for tensor in (*keys, *values):
+            fill(tensor, block)
+        given = context.new_tensor("f32", d, heads, tokens)
+        q = context.permute(given, 0, 2, 1, 3)
+        mask = context.new_tensor("f16", cells, tokens)
+        graph = context.new_graph(8192)
+        again = max(-(-20 // n), 1) if suffix else 1
+        try:
+            for _ in range(again):
+                for k, v in zip(keys, values, strict=True):
+                    made = context.flash_attn_ext(
+                        q, _view(context, k, d), _view(context, v, d), mask, d**-0.5, 0.0, 0.0
+                    )
+                    graph.build_forward_expand(made)
+        except GgmlError:
+            return None
+        # As in a model that was given all cells but the last `tokens` before.
+        later = np.arange(cells)[None, :] > np.arange(cells - tokens, cells)[:, None]
+        hidden = np.where(later, -np.inf, 0.0).astype(np.float16)
+        queries = np.random.default_rng(d).standard_normal((tokens, heads, d), np.float32)
+        inputs = {given: queries, mask: hidden}
+        sample = bench.sample(graph, inputs, n * again, 0.04, suffix, least=3)
+        bench.scheduler.reset()
+        return sample
+
+
+def _view(context: Context, cache: Tensor, d: int) -> Tensor:
+    """The heads of a cache, in which each cell has all heads, as attention reads them."""
+    size = row_size(cache.type, d)
+    view = context.view_3d(cache, d, cache.ne[0] // d, cache.ne[1], size, cache.nb[1])
+    return context.permute(view, 0, 2, 1, 3)

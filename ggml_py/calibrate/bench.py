@@ -1,0 +1,191 @@
+"""Times real nodes on one real device: several in one graph, so that what a graph takes separates
+from what a node takes."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Generator, Iterable
+from typing import Any
+
+import numpy as np
+
+from ..backends.backend import Backend
+from ..backends.buffer import Buffer
+from ..backends.device import Device, device
+from ..backends.threadpool import ThreadPool
+from ..boundary.handle import Handle
+from ..cost.sample import Sample
+from ..cost.work import fused_heads, work_of
+from ..graphs.context import Context
+from ..graphs.graph import Graph
+from ..plan import Plan
+from ..scheduler.scheduler import Scheduler
+from ..tensors.tensor import Tensor
+from ..trace.record import VIEW_OPS
+from .mapped import Mapped
+
+Steps = Generator[None, None, None]  # measurements: the caller may end them between two
+LEAST, MOST = 5, 400  # repetitions of a measurement
+_SPARE = 1 << 12  # bytes: some devices lay tensors out with more than they have
+_KEPT = 25  # repetitions that a sample keeps
+
+
+class Bench:
+    """One device with the backends that it needs beside it. `with` closes everything."""
+
+    def __init__(self, measured: Device, n_threads: int, pace: float = 1.0) -> None:
+        """`pace` is the part of the usual time that each measurement takes."""
+        self.device, self.n_threads, self.pace = measured, n_threads, pace
+        self.cpu = device("CPU")
+        self.backend = measured.init(n_threads=n_threads)
+        self.is_cpu = measured.name == self.cpu.name
+        self._handles: list[Handle] = [self.backend]
+        self.backends: list[Backend] = [self.backend]
+        if not self.is_cpu:
+            host = self.cpu.init(n_threads=n_threads)
+            self._handles.append(host)
+            self.backends.append(host)
+        if n_threads > 1:
+            pool = ThreadPool(n_threads)
+            self._handles.append(pool)
+            self.backends[-1].set_threadpool(pool)
+        self.scheduler = Scheduler(self.backends, graph_size=8192, op_offload=False)
+        self._handles.insert(0, self.scheduler)
+        self.samples: list[Sample] = []
+        self._mapped: tuple[str, int, Mapped] | None = None
+        self._buffers: list[Buffer] = []
+        self._overhead = 0.0
+        self._overhead = self._call_overhead()
+
+    def mapped(self, type_: str, total: int) -> Mapped:
+        """A mapped file of that type with at least `total` bytes; the last one is kept."""
+        if self._mapped is None or self._mapped[0] != type_ or self._mapped[1] < total:
+            self._unmap()
+            self._mapped = type_, total, Mapped(self.cpu, self.scheduler, type_, total)
+        return self._mapped[2]
+
+    def _unmap(self) -> None:
+        if self._mapped is not None:
+            self.scheduler.reset()
+            self._mapped[2].close()
+            self._mapped = None
+
+    def __enter__(self) -> Bench:
+        return self
+
+    def __exit__(self, *_raised: object) -> None:
+        self._unmap()
+        self.scheduler.reset()
+        self._give_back()
+        for handle in self._handles:
+            handle.close()
+
+    def _call_overhead(self) -> float:
+        """Seconds of a compute with one small node, from Python."""
+        with Context(1 << 20) as context:
+            x = context.new_tensor("f32", 32, name="x")
+            graph = context.new_graph()
+            graph.build_forward_expand(context.scale(x, 2.0))
+            return statistics.median(self.times(graph, {x: np.ones(32, np.float32)}, 0.02))
+
+    def times(
+        self, graph: Graph, inputs: dict[Tensor, Any], seconds: float, least: int = LEAST
+    ) -> list[float]:
+        """Seconds of each compute of a graph."""
+        self.planned(graph, inputs)
+        return self.again(graph, seconds, least)
+
+    def planned(self, graph: Graph, inputs: dict[Tensor, Any]) -> Plan:
+        """Allocates the graph and sets its inputs."""
+        self.scheduler.reset()
+        self._give_back()
+        for tensor in inputs:
+            if self.backend.buffer_type.is_host:
+                tensor.set_input()
+            else:  # in the device's memory, so that a compute copies nothing
+                buffer = self.backend.buffer_type.alloc(tensor.nbytes + _SPARE)
+                self._buffers.append(buffer)
+                tensor.alloc(buffer)
+        if not self.is_cpu:
+            for node in graph.nodes:
+                if node.op.name not in VIEW_OPS and self.backend.supports_op(node):
+                    self.scheduler.set_tensor_backend(node, self.backend)
+        plan = self.scheduler.alloc_graph(graph)
+        for tensor, values in inputs.items():
+            tensor.set(values)
+        return plan
+
+    def _give_back(self) -> None:
+        """Frees the memory of the last graph's inputs."""
+        while self._buffers:
+            self._buffers.pop().close()
+
+    def again(self, graph: Graph, seconds: float, least: int = LEAST) -> list[float]:
+        """Seconds of each compute of the allocated graph, after two that do not count."""
+        compute, clock = self.scheduler.compute, time.perf_counter
+        once = 1.0
+        for _ in range(2):
+            began = clock()
+            compute(graph)
+            once = min(clock() - began, once)
+            if once > 0.1:
+                break
+        n = int(min(max(seconds * self.pace / max(once, 1e-7), least), MOST))
+        found = []
+        for _ in range(n):
+            start = clock()
+            compute(graph)
+            found.append(clock() - start)
+        return found
+
+    def sample(
+        self,
+        graph: Graph,
+        inputs: dict[Tensor, Any],
+        nodes: int,
+        seconds: float = 0.06,
+        suffix: str = "",
+        least: int = LEAST,
+        key: str | None = None,
+        at: tuple[float, ...] | None = None,
+    ) -> Sample | None:
+        """Measures a graph of `nodes` equal nodes, whose last one says what they are. Returns None,
+        and keeps no sample, if the device does not compute them."""
+        plan = self.planned(graph, inputs)
+        work = work_in(plan, self.backend.name, self.n_threads)
+        if work is None:
+            return None
+        taken = self.again(graph, seconds, least)
+        per_node = [max(t - self._overhead, t * 0.02) / nodes for t in taken]
+        return self.keep(
+            (key or work.key) + suffix, work.at if at is None else at,
+            [t / work.times for t in per_node],
+            int(work.bytes / work.times), int(work.flops / work.times),
+        )  # fmt: skip
+
+    def keep(
+        self, key: str, at: Iterable[float], seconds: list[float], n_bytes: int = 0, flops: int = 0
+    ) -> Sample:
+        """Keeps a sample, with repetitions spread evenly if there are many."""
+        step = max(len(seconds) / _KEPT, 1.0)
+        kept = sorted(seconds) if step > 1 else seconds
+        kept = [kept[int(i * step)] for i in range(min(len(kept), _KEPT))]
+        sample = Sample(key, tuple(map(float, at)), tuple(kept), n_bytes, flops)
+        self.samples.append(sample)
+        return sample
+
+
+def work_in(plan: Plan, backend: str, n_threads: int) -> Any:
+    """The work of the last node that the backend computes; None if it computes none, or if another
+    backend computes a node of that op."""
+    index = plan.capture.backend_index(backend)
+    heads, fused = fused_heads(plan)
+    computed = [node for node in plan.nodes if node.is_computed and node.id not in fused]
+    last = computed[-1]
+    if last.placement.backend != index:
+        return None
+    if any(n.op == last.op and n.placement.backend != index for n in computed):
+        return None
+    threads = n_threads if plan.backends[index].device_type == "CPU" else 1
+    return work_of(plan, last.record, index, threads, heads)

@@ -1,0 +1,150 @@
+"""Measures devices one after the other, within a time for each."""
+
+from __future__ import annotations
+
+import datetime
+import platform
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+
+from ..backends.device import Device, default_n_threads, device
+from ..boundary.ffi import BUILD
+from ..cost.machine import Described, Machine, MeasuredDevice
+from ..errors import GgmlError
+from ..sim.given import named_devices
+from .attention import measure_attention
+from .bench import Bench, Steps
+from .describe import Busy, cores, largest_cache, load_average, memory, processor
+from .elementwise import OPS, measure_op
+from .overheads import measure_cold_node, measure_compute, measure_split
+from .products import (
+    measure_experts,
+    measure_heads,
+    measure_type,
+    measure_working_set,
+)
+
+LIMIT = 90.0  # seconds for each device
+TYPES = ("f32", "q4_0", "q8_0", "f16", "q4_K", "q6_K", "q5_K", "bf16", "mxfp4", "iq4_nl")
+EXPERT_TYPES = ("q4_0", "q8_0", "f16", "q4_K", "q6_K", "mxfp4")
+_BUSY = 0.15  # cores that others use, from which on it is said
+_WIDE = 0.12  # spread of a sample from which on it counts as uncertain
+Progress = Callable[[str, float], object]
+
+
+def calibrate(
+    devices: Sequence[str | Device] = ("CPU",),
+    n_threads: int | None = None,
+    *,
+    seconds: float = LIMIT,
+    types: Sequence[str] = TYPES,
+    progress: Progress = lambda _what, _share: None,
+) -> Machine:
+    """Measures what the devices take for the work of models, in at most `seconds` for each.
+
+    `progress(what, share)` is called between measurements. Raises what a device that is lost raises
+    (`ServerLostError`), with `measured` on it: the machine as far as it was measured.
+    """
+    n = default_n_threads() if n_threads is None else n_threads
+    began, clock, load = time.time(), time.monotonic(), load_average()
+    busy = Busy()
+    found: list[MeasuredDevice] = []
+
+    def machine() -> Machine:
+        others = busy.others()
+        date = datetime.datetime.fromtimestamp(began, datetime.timezone.utc)
+        described = Described(
+            processor(), cores(), largest_cache(), memory(), platform.platform(),
+            BUILD["ggml_version"], BUILD["key"], n, date.isoformat(timespec="seconds"),
+            round(time.monotonic() - clock, 1), (round(load, 2), round(others, 2)),
+        )  # fmt: skip
+        return Machine(described, tuple(found), tuple(_doubts(found, others)))
+
+    opened = [one for given in devices for one in named_devices(given)]
+    for index, measured in enumerate(opened):
+        share = 1 / len(opened)
+
+        def show(what: str, done: float, first: float = index * share, of: float = share) -> None:
+            progress(what, first + done * of)
+
+        try:
+            beside = {one.name: one for one in (device("CPU"), *opened) if one != measured}
+            found.append(_measure(measured, n, seconds, types, tuple(beside.values()), show))
+        except GgmlError as error:
+            error.measured = machine()  # type: ignore[attr-defined]
+            raise
+    return machine()
+
+
+def _measure(
+    measured: Device,
+    n_threads: int,
+    limit: float,
+    types: Sequence[str],
+    others: Sequence[Device],
+    show: Progress,
+) -> MeasuredDevice:
+    end = time.monotonic() + limit
+    caps = measured.props.caps
+    with Bench(measured, n_threads) as bench:
+        jobs = list(_jobs(bench, types, others))
+        left_out = []
+        for i, (what, job) in enumerate(jobs):
+            show(f"{measured.name}: {what}", i / len(jobs))
+            if time.monotonic() > end:
+                left_out.append(what)
+                continue
+            with closing(job):  # ends it before the device is closed
+                for _ in job:
+                    show(f"{measured.name}: {what}", i / len(jobs))
+                    if time.monotonic() > end:
+                        break
+        said = f"no time was left for {', '.join(left_out)}" if left_out else ""
+        return MeasuredDevice(
+            measured.name, measured.description, measured.type.name, caps.async_,
+            tuple(bench.samples), said,
+        )  # fmt: skip
+
+
+def _jobs(
+    bench: Bench, types: Sequence[str], others: Sequence[Device]
+) -> Iterator[tuple[str, Steps]]:
+    """All measurements, the most needed first."""
+    cache = largest_cache() or 16 << 20
+    cold, hot = min(max(3 * cache, 64 << 20), 512 << 20), cache // 8
+    if bench.is_cpu:
+        yield "a split", measure_compute(bench)
+    else:
+        yield "splits and copies", measure_split(bench, others)
+    yield "caches", measure_working_set(bench, cold + cold // 3)
+    yield "a node", measure_cold_node(bench, cold)
+    for name in OPS:
+        yield name, measure_op(bench, name)
+    for d in (64, 128):
+        yield "attention, f16", measure_attention(bench, "f16", d, cold, hot)
+    for type_ in types:
+        yield f"products, {type_}", measure_type(bench, type_, cold, hot)
+        if type_ in EXPERT_TYPES:
+            yield f"experts, {type_}", measure_experts(bench, type_, cold)
+    yield "attention in several ops", measure_heads(bench)
+    for d in (64, 128):
+        yield "attention, q8_0", measure_attention(bench, "q8_0", d, cold, hot)
+
+
+def _doubts(found: Sequence[MeasuredDevice], others: float) -> Iterator[str]:
+    """What may be wrong with the measurement."""
+    if others > _BUSY:
+        yield (
+            f"the machine was under load: others used {others:.1f} of its cores meanwhile. Measure "
+            "again when it is quiet"
+        )
+    for one in found:
+        wide = [s for s in one.samples if s.spread > _WIDE]
+        if len(wide) > len(one.samples) / 10:
+            yield (
+                f"{one.name}: the repetitions of {len(wide)} of {len(one.samples)} samples are "
+                f"more than {_WIDE:.0%} apart, as on a machine under load"
+            )
+        if one.incomplete:
+            yield f"{one.name}: {one.incomplete}"

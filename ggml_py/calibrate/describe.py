@@ -1,0 +1,83 @@
+"""Describes the machine that is measured, and says how busy others keep it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import re
+from pathlib import Path
+
+from ..builds.processor import name as processor_name
+
+_CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
+_STAT = Path("/proc/stat")
+
+
+def processor() -> str:
+    """The processor's name; that of the architecture if the system does not tell."""
+    return processor_name() or platform.processor() or platform.machine()
+
+
+def cores() -> int:
+    """The cores that this process may use."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    return len(affinity(0)) if affinity else os.cpu_count() or 1
+
+
+def largest_cache() -> int:
+    """Bytes of the largest cache of a core; 0 if the system does not tell."""
+    found = [0]
+    for path in _CACHES.glob("index*/size"):
+        with contextlib.suppress(OSError, ValueError):
+            number, unit = re.fullmatch(r"(\d+)([KMG]?)", path.read_text().strip()).groups()  # type: ignore[union-attr]
+            found.append(int(number) * {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}[unit])
+    return max(found)
+
+
+def memory() -> int:
+    """Bytes of memory; 0 if the system does not tell."""
+    with contextlib.suppress(ValueError, OSError, AttributeError):
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return 0
+
+
+class Busy:
+    """How many cores others kept busy since it was made: what all processes used without this one,
+    and what the machine's host took (steal). 0 where the system does not tell."""
+
+    def __init__(self) -> None:
+        self._all, self._own = _busy_ticks(), _own_ticks()
+        self._then = os.times().elapsed
+
+    def others(self) -> float:
+        """Cores, from 0."""
+        seconds = os.times().elapsed - self._then
+        if not self._all or seconds <= 0:
+            return 0.0
+        ticks = _busy_ticks() - self._all - (_own_ticks() - self._own)
+        return max(ticks / os.sysconf("SC_CLK_TCK") / seconds, 0.0)
+
+
+def _busy_ticks() -> float:
+    try:
+        words = _STAT.read_text().splitlines()[0].split()[1:]
+    except OSError:
+        return 0.0
+    user, nice, system, _idle, _wait, irq, soft, steal = map(float, words[:8])
+    return user + nice + system + irq + soft + steal
+
+
+def _own_ticks() -> float:
+    used = os.times()
+    own = used.user + used.system + used.children_user + used.children_system
+    return own * os.sysconf("SC_CLK_TCK")
+
+
+def load_average() -> float:
+    """Processes that wanted to run, averaged over the last minute; 0 if the system does not
+    tell."""
+    try:
+        return os.getloadavg()[0]
+    except OSError:
+        return 0.0

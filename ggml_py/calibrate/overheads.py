@@ -1,0 +1,156 @@
+"""Measures what computing takes besides the work: a graph, a split, a node after others have filled
+the caches."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import numpy as np
+
+from ..backends.device import Device
+from ..cost.sample import COLD_NODE, COPY_FROM, COPY_TO, SPLIT
+from ..graphs.context import Context
+from ..scheduler.recording import Recording
+from ..tensors.tensor import Tensor
+from .bench import Bench, Steps
+from .weights import MAPPED, OWN, REPACKED, matrices, places_of
+
+_ROUNDS = 5
+_SIDE, _TURNS = 64, 40  # of the matrices in chains, and how long these are
+_COPIED = (256, _SIDE * _SIDE * 4, 1 << 18, 1 << 22, 1 << 25)  # bytes
+
+
+def measure_compute(bench: Bench) -> Steps:
+    """On the CPU, a graph of one small node, by the scheduler's own clock: what a split takes."""
+    with Context(1 << 20) as context:
+        x = context.new_tensor("f32", 32, name="x")
+        graph = context.new_graph()
+        graph.build_forward_expand(context.scale(x, 2.0))
+        bench.planned(graph, {x: np.ones(32, np.float32)})
+        bench.again(graph, 0.01)
+        with Recording(bench.scheduler) as recording:
+            for _ in range(200):
+                bench.scheduler.compute(graph)
+    bench.keep(SPLIT, (), [compute.event.ns * 1e-9 for compute in recording.run.computes])
+    yield
+
+
+def measure_cold_node(bench: Bench, cold: int) -> Steps:
+    """What small nodes take more between large products, which have filled the caches: a graph of
+    products, the same with small nodes between them, and the small nodes alone, in turns."""
+    where = REPACKED if REPACKED in places_of(bench.device, "q4_0") else (
+        MAPPED if bench.is_cpu else OWN)  # fmt: skip
+    with matrices(bench, "q4_0", (768, 768), cold, where) as weights:
+        some = weights[:240]
+        found: list[float] = []
+        small = 4
+        for _ in range(_ROUNDS):
+            bare = _chain(bench, some, 0)
+            mixed = _chain(bench, some, small)
+            alone = _chain(bench, [None] * len(some), small)
+            more = (mixed - bare - alone) / (small * len(some))
+            found.append(max(more, 0.0))
+            yield
+        bench.keep(COLD_NODE, (), found)
+
+
+def _chain(bench: Bench, weights: list[Tensor] | list[None], small: int) -> float:
+    """The least seconds of a chain of products with so many small nodes behind each."""
+    with Context(64 << 20) as context, Context(16 << 20) as kept:
+        norms = [kept.new_tensor("f32", 768) for _ in weights]
+        kept.alloc(bench.backend)
+        for norm in norms:
+            norm.set(np.ones(768, np.float32))
+        x = context.new_tensor("f32", 768)
+        graph = context.new_graph(8192)
+        y = x
+        for weight, norm in zip(weights, norms, strict=True):
+            if weight is not None:
+                y = context.mul_mat(weight, y)
+            for i in range(small):
+                y = context.mul(y, norm) if i % 2 else context.add(y, x)
+        graph.build_forward_expand(y)
+        taken = bench.times(graph, {x: np.ones(768, np.float32)}, 0.06)
+        bench.scheduler.reset()
+        return float(np.quantile(taken, 0.2))
+
+
+def measure_split(bench: Bench, others: Sequence[Device]) -> Steps:
+    """Splits and copies of a device beside the CPU. A chain of products on the device, one of small
+    nodes on the CPU, and one that takes turns: what the last one takes more are splits, and copies,
+    which are measured alone."""
+    for other in others:
+        _copies(bench, other)
+        yield
+    found: list[float] = []
+    copies = sum(
+        sample.usual for sample in bench.samples
+        if sample.at == (float(_SIDE * _SIDE * 4),) and sample.key.endswith(f" {bench.cpu.name}")
+    )  # fmt: skip
+    with Context(1 << 20) as kept:
+        weight = kept.new_tensor("f32", _SIDE, _SIDE)
+        host = bench.backend.buffer_type.is_host
+        kept.alloc(bench.cpu.buffer_type if host else bench.backend.buffer_type, usage="weights")
+        weight.set(np.eye(_SIDE, dtype=np.float32))
+        for _ in range(_ROUNDS):
+            both = _turns(bench, weight, True, True)
+            device, host_only = (
+                _turns(bench, weight, True, False),
+                _turns(bench, weight, False, True),
+            )
+            found.append(max(both - device - host_only - copies, 0.0))
+            yield
+    bench.keep(SPLIT, (), found)
+
+
+def _turns(bench: Bench, weight: Tensor, on_device: bool, on_cpu: bool) -> float:
+    """The least seconds for each turn of a chain."""
+    with Context(16 << 20) as context:
+        y = x = context.new_tensor("f32", _SIDE, _SIDE)
+        graph = context.new_graph()
+        pinned: list[tuple[Tensor, bool]] = []
+        for _ in range(_TURNS):
+            if on_device:
+                y = context.mul_mat(weight, y)
+                pinned.append((y, True))
+            if on_cpu:
+                y = context.scale(y, 1.0)
+                pinned.append((y, False))
+        graph.build_forward_expand(y)
+        bench.scheduler.reset()
+        x.set_input()
+        for node, device in pinned:
+            bench.scheduler.set_tensor_backend(node, bench.backends[0 if device else -1])
+        bench.scheduler.alloc_graph(graph)
+        x.set(np.ones((_SIDE, _SIDE), np.float32))
+        taken = bench.again(graph, 0.05)
+        bench.scheduler.reset()
+        return float(np.quantile(taken, 0.2)) / _TURNS
+
+
+def _copies(bench: Bench, other: Device) -> None:
+    """Copies of tensors from and to another device."""
+    if bench.backend.buffer_type.is_host and other.buffer_type.is_host:
+        return
+    for nbytes in _COPIED:
+        with Context(1 << 20) as here, Context(1 << 20) as there:
+            a, b = here.new_tensor("f32", nbytes // 4), there.new_tensor("f32", nbytes // 4)
+            here.alloc(bench.backend)
+            there.alloc(other.buffer_type)
+            a.set(np.zeros(nbytes // 4, np.float32))
+            b.set(np.zeros(nbytes // 4, np.float32))
+            for key, source, target in ((COPY_FROM, b, a), (COPY_TO, a, b)):
+                bench.keep(key + other.name, (nbytes,), _copy_times(bench, source, target), nbytes)
+
+
+def _copy_times(bench: Bench, source: Tensor, target: Tensor) -> list[float]:
+    found: list[float] = []
+    clock = time.perf_counter
+    end = clock() + 0.05 * bench.pace
+    while len(found) < 5 or (clock() < end and len(found) < 400):
+        start = clock()
+        source.copy_to(target)
+        bench.backend.synchronize()
+        found.append(clock() - start)
+    return found[1:]

@@ -1,0 +1,138 @@
+"""Measures products: with weights, with chosen experts, and those of attention in several ops."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ..cost.estimate import HOT
+from ..cost.sample import WORKING_SET
+from ..graphs.context import Context
+from ..graphs.graph import Graph
+from ..tensors.tensor import Tensor
+from .bench import Bench, Steps
+from .weights import MAPPED, OWN, matrices, places_of
+
+# (k, m) of matrices: small ones of attention, usual ones, and one beyond most caches.
+SIZES = ((512, 128), (768, 768), (2048, 1024), (2048, 6144))
+WIDE_SIZES = ((768, 768), (2048, 2048))
+WIDTHS = (2, 4, 8, 32, 128, 512)
+_EXPERT_SIZES = ((512, 512), (1024, 1536))
+_SECONDS = 0.05
+
+
+def measure_type(bench: Bench, type_: str, cold: int, cache: int) -> Steps:
+    """Products with weights of that type. `cold` bytes of matrices are more than the caches hold,
+    `cache` bytes less."""
+    for where in places_of(bench.device, type_):
+        for k, m in SIZES:
+            with matrices(bench, type_, (k, m), cold, where) as weights:
+                _product(bench, weights, 1)
+                few = weights[: cache // weights[0].nbytes]
+                if few:
+                    _product(bench, few * max(64 // len(few), 1), 1, suffix=HOT)
+                if (k, m) in WIDE_SIZES:
+                    for n in WIDTHS:
+                        _product(bench, weights[: _enough(k * m * n)], n)
+            yield
+        k, m = WIDE_SIZES[-1]
+        with matrices(bench, type_, (k, m), cold, where) as weights:
+            for n in WIDTHS:
+                _product(bench, weights[: _enough(k * m * n)], n)
+        yield
+
+
+def _enough(work: int) -> int:
+    """How many products make a graph that takes some milliseconds."""
+    return int(min(max(2e9 // (2 * work), 2), 200))
+
+
+def _product(bench: Bench, weights: Sequence[Tensor], n: int, suffix: str = "") -> bool:
+    """One sample; False if the device does not compute it."""
+    with Context(64 << 20) as context:
+        x = context.new_tensor("f32", weights[0].ne[0], n)
+        graph = context.new_graph(8192)
+        for weight in weights:
+            graph.build_forward_expand(context.mul_mat(weight, x))
+        ok = bench.sample(graph, {x: _random(n, x.ne[0])}, len(weights), _SECONDS, suffix)
+        bench.scheduler.reset()
+        return ok is not None
+
+
+def measure_experts(bench: Bench, type_: str, cold: int) -> Steps:
+    """Products with two experts of eight, for one token and for many."""
+    where = places_of(bench.device, type_)[-1]
+    for k, m in _EXPERT_SIZES:
+        with matrices(bench, type_, (k, m, 8), cold, where) as weights:
+            for n in (1, 8, 64, 512):
+                if not _experts(bench, weights[: _enough(k * m * n * 2)], n):
+                    return
+        yield
+
+
+def _experts(bench: Bench, weights: Sequence[Tensor], n: int) -> bool:
+    rng = np.random.default_rng(n)
+    with Context(64 << 20) as context:
+        x = context.new_tensor("f32", weights[0].ne[0], 1, n)
+        ids = context.new_tensor("i32", 2, n)
+        graph = context.new_graph(8192)
+        for weight in weights:
+            graph.build_forward_expand(context.mul_mat_id(weight, x, ids))
+        chosen = rng.random((n, 8)).argsort(axis=1)[:, :2].astype(np.int32)
+        values = {x: _random(n, x.ne[0]).reshape(n, 1, -1), ids: chosen}
+        ok = bench.sample(graph, values, len(weights), _SECONDS)
+        bench.scheduler.reset()
+        return ok is not None
+
+
+def measure_working_set(bench: Bench, largest: int) -> Steps:
+    """How the time of one product grows with the bytes of all matrices that take turns."""
+    where = MAPPED if bench.is_cpu else OWN
+    with matrices(bench, "q8_0", (768, 768), largest, where) as weights:
+        size = weights[0].nbytes
+        total = 4 << 20
+        while total <= largest:
+            some = weights[: max(total // size, 1)]
+            with Context(64 << 20) as context:
+                x = context.new_tensor("f32", 768, 1)
+                graph = context.new_graph(8192)
+                for weight in some:
+                    graph.build_forward_expand(context.mul_mat(weight, x))
+                bench.sample(
+                    graph, {x: _random(1, 768)}, len(some), _SECONDS,
+                    key=WORKING_SET, at=(float(size * len(some)),),
+                )  # fmt: skip
+                bench.scheduler.reset()
+            total = total * 3 // 2
+    yield
+
+
+def measure_heads(bench: Bench) -> Steps:
+    """The two products of attention in several ops: keys and queries, and values and weights."""
+    for d in (64, 128):
+        for cells in (256, 2048):
+            for n in (1, 64, 512):
+                for wide in (True, False):
+                    _heads(bench, d, cells, n, wide)
+            yield
+
+
+def _heads(bench: Bench, d: int, cells: int, n: int, wide: bool) -> None:
+    heads, count = 4, max(min(int(2e8 // (cells * d * n * 4)), 24), 2)
+    ne = (d, cells, heads) if wide else (cells, d, heads)
+    with Context(64 << 20) as cache, Context(64 << 20) as context:
+        caches = [cache.new_tensor("f16", *ne) for _ in range(count)]
+        cache.alloc(bench.backend)
+        for tensor in caches:
+            tensor.set(_random(heads * ne[1], ne[0]).reshape(heads, ne[1], ne[0]))
+        x = context.new_tensor("f32", ne[0], n, heads)
+        graph: Graph = context.new_graph(8192)
+        for tensor in caches:
+            graph.build_forward_expand(context.mul_mat(tensor, x))
+        bench.sample(graph, {x: _random(heads * n, ne[0]).reshape(heads, n, ne[0])}, count)
+        bench.scheduler.reset()
+
+
+def _random(rows: int, n: int) -> np.ndarray:
+    return np.random.default_rng(rows).standard_normal((rows, n), np.float32)

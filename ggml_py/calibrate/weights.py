@@ -1,0 +1,65 @@
+"""Matrices to multiply with: so many that no cache holds them, in each kind of memory that models
+have their weights in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from ..backends.device import Device
+from ..errors import GgmlError
+from ..graphs.context import Context
+from ..tensors.tensor import Tensor
+from .bench import Bench
+from .blocks import block_of, fill
+from .mapped import ROWS, size_of
+
+MAPPED, REPACKED, OWN = "mapped", "repacked", "own"
+
+
+def places_of(measured: Device, type_: str) -> tuple[str, ...]:
+    """The kinds of memory in which the device's weights of that type are: on the CPU the mapped
+    file, and repacked if it has a layout for the type."""
+    if measured.name == "BLAS":
+        return (MAPPED,)
+    if measured.name != "CPU":
+        return (OWN,)
+    return (MAPPED, REPACKED) if _repacks(measured, type_) else (MAPPED,)
+
+
+def _repacks(measured: Device, type_: str) -> bool:
+    for buft in measured.extra_buffer_types:
+        with Context(1 << 20) as context, Context(1 << 20) as weights:
+            a = weights.new_tensor(type_, 512, 64)
+            try:
+                weights.alloc(buft, usage="weights")
+            except GgmlError:
+                continue
+            b = context.new_tensor("f32", 512, 1)
+            if measured.supports_op(context.mul_mat(a, b)):
+                return True
+    return False
+
+
+@contextmanager
+def matrices(
+    bench: Bench, type_: str, ne: tuple[int, ...], total: int, where: str
+) -> Iterator[list[Tensor]]:
+    """So many matrices of that shape that they have about `total` bytes together."""
+    if where == MAPPED:
+        with bench.mapped(type_, max(total, size_of(type_, ne))).matrices(type_, ne, total) as made:
+            yield made
+        return
+    count = max(min(-(-total // size_of(type_, ne)), 3000), 1)
+    block = block_of(type_, ne[0], ROWS)
+    repacked = where == REPACKED
+    buft = bench.device.extra_buffer_types[0] if repacked else bench.backend.buffer_type
+    with Context(64 << 20) as context:
+        made = [context.new_tensor(type_, *ne) for _ in range(count)]
+        context.alloc(buft, usage="weights")
+        for tensor in made:
+            fill(tensor, block)
+        try:
+            yield made
+        finally:
+            bench.scheduler.reset()

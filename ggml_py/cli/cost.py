@@ -1,0 +1,176 @@
+"""``ggml-py cost``"""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .shared.options import (
+    IntList,
+    ModelCommand,
+    as_json,
+    echo_json,
+    given_model_options,
+    load_model,
+    model_options,
+)
+from .shared.source import saved_plan
+
+if TYPE_CHECKING:
+    from ..cost import Cost, Machine
+    from ..cost.rows import BenchRow
+
+_MOST_NODES = 12  # that the table of a plan shows
+
+
+@click.command(
+    "cost", cls=ModelCommand, short_help="Predict how fast MODEL runs, from a calibration."
+)
+@model_options
+@click.option("--machine", "machine_path", required=True, type=click.Path(dir_okay=False),
+              metavar="FILE", help="What `ggml-py calibrate` wrote.")  # fmt: skip
+@click.option("-p", "--n-prompt", type=IntList("numbers of tokens", 0, "512"), default="512",
+              show_default=True, help="Tokens of the prompt, as in llama-bench.")  # fmt: skip
+@click.option("-n", "--n-gen", type=IntList("numbers of tokens", 0, "128"), default="128",
+              show_default=True, help="Tokens to generate, as in llama-bench.")  # fmt: skip
+@click.option("--depth", "--n-depth", "depths", type=IntList("numbers of tokens", 0, "0,4096"),
+              default="0", show_default=True,
+              help="Tokens in the cache before, llama-bench's -d.")  # fmt: skip
+@as_json
+def command(
+    model: str,
+    machine_path: str,
+    n_prompt: list[int],
+    n_gen: list[int],
+    depths: list[int],
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Predict the rows of llama-bench for MODEL on a calibrated machine, without running it: tokens
+    per second, and the interval that holds the measured number in nine of ten cases. Only the
+    header of the model is read.
+
+    MODEL may also be a plan that `ggml-py plan -o` saved: then the time of that one graph.
+
+    \b
+    ggml-py calibrate -t 8
+    ggml-py cost model.gguf --machine machine.json -p 512 -n 128 --depth 0,4096
+    ggml-py cost model.gguf --machine machine.json -d BLAS -d CPU --json
+    ggml-py cost plan.json.gz --machine machine.json
+    """
+    from ..cost import Machine
+
+    machine = Machine.load(machine_path)
+    plan = saved_plan(model)
+    if plan is not None:
+        if given := given_model_options():
+            raise click.UsageError(f"{model}: {', '.join(given)} can only apply to a model")
+        cost = plan.cost(machine)
+        _show_plan(cost, as_json)
+        return
+    options["n_threads"] = options["n_threads"] or machine.n_threads
+    rows = [
+        row for depth in depths for row in _rows(model, machine, n_prompt, n_gen, depth, options)
+    ]
+    if not rows:
+        raise click.UsageError("-p 0 -n 0: expected tokens to evaluate")
+    stale = _stale(machine, options["n_threads"])
+    line = bench_line(model, n_prompt, n_gen, depths, options)
+    if as_json:
+        echo_json({
+            "machine": machine.to_dict()["machine"], "doubts": list(machine.doubts),
+            "stale": list(stale), "verify": line, "rows": [row.to_dict() for row in rows],
+        })  # fmt: skip
+        return
+    _show_rows(rows, machine, machine_path, stale, line)
+
+
+def _rows(
+    model: str, machine: Machine, n_prompt: list[int], n_gen: list[int], depth: int, options: Any
+) -> list[BenchRow]:
+    """The rows at one depth: llama-bench makes a context for each, as large as it needs."""
+    from ..cost.rows import gen_row, prompt_row
+
+    found = []
+    for n, prompt in [*((n, True) for n in n_prompt), *((n, False) for n in n_gen)]:
+        if not n:
+            continue
+        given = dict(options)
+        given["n_ctx"] = given["n_ctx"] or depth + n
+        with load_model(model, program="bench", header_only=True, **given) as loaded:
+            if prompt:
+                found.append(prompt_row(loaded.plan, machine, n, depth, loaded.n_ubatch))
+            else:
+                found.append(gen_row(loaded.plan, machine, n, depth))
+    return found
+
+
+def _stale(machine: Machine, n_threads: int) -> tuple[str, ...]:
+    from ..boundary.ffi import BUILD
+    from ..calibrate.describe import processor
+
+    return machine.stale(
+        ggml=BUILD["ggml_version"], build=BUILD["key"], processor=processor(), n_threads=n_threads
+    )
+
+
+def bench_line(
+    model: str, n_prompt: list[int], n_gen: list[int], depths: list[int], options: dict[str, Any]
+) -> str:
+    """The line of llama-bench that measures what was predicted."""
+    words = ["llama-bench", "-m", model]
+    for flag, numbers in (("-p", n_prompt), ("-n", n_gen), ("-d", depths)):
+        words += [flag, ",".join(map(str, numbers))]
+    words += ["-t", str(options["n_threads"])]
+    usual: dict[str, tuple[str, Any]] = {
+        "n_gpu_layers": ("-ngl", -1), "n_batch": ("-b", None), "n_ubatch": ("-ub", None),
+        "type_k": ("-ctk", "f16"), "type_v": ("-ctv", "f16"), "flash_attn": ("-fa", "auto"),
+        "n_cpu_moe": ("-ncmoe", 0), "split_mode": ("-sm", "layer"),
+    }  # fmt: skip
+    for name, (flag, default) in usual.items():
+        if options[name] != default:
+            words += [flag, str(options[name])]
+    for text in options["overrides"]:
+        words += ["-ot", text]
+    return shlex.join(words)
+
+
+def _show_rows(
+    rows: list[BenchRow], machine: Machine, path: str, stale: tuple[str, ...], line: str
+) -> None:
+    was = machine.described
+    threads = f"{was.n_threads} thread" + "s" * (was.n_threads != 1)
+    click.echo(f"predicted from {path}: {was.processor}, {threads}, ggml {was.ggml}, {was.date}")
+    click.echo(f"{'test':>16} {'t/s':>10} {'90% between':>22}  bound by")
+    for row in rows:
+        low, high = row.tokens_per_second_interval
+        between = f"{low:.2f} and {high:.2f}"
+        click.echo(f"{row.test:>16} {row.tokens_per_second:10.2f} {between:>22}  {row.bound}")
+    unknown = {node.work.key for row in rows for _n, _past, cost in row.graphs
+               for node in cost.unknown if node.work}  # fmt: skip
+    if unknown:
+        click.echo(f"not measured, and so not counted: {', '.join(sorted(unknown))}")
+    for sentence in (*(f"stale: {s}" for s in stale), *(f"doubt: {d}" for d in machine.doubts)):
+        click.echo(sentence)
+    click.echo(f"to verify: {line}")
+
+
+def _show_plan(cost: Cost, as_json: bool) -> None:
+    if as_json:
+        echo_json(cost.to_dict())
+        return
+    click.echo(cost.headline())
+    for split in cost.splits if len(cost.splits) > 1 else ():
+        click.echo(
+            f"split #{split.index} on {split.backend}: {split.seconds * 1e3:.3f} ms, {split.bound}"
+        )
+    longest = sorted(cost.nodes, key=lambda node: -(node.seconds or 0.0))[:_MOST_NODES]
+    click.echo(f"{'node':>6} {'ms':>9}  {'bound by':9} {'op':16} name")
+    for node in longest:
+        tensor = cost.plan.tensor(node.id)
+        ms = "?" if node.seconds is None else f"{node.seconds * 1e3:.3f}"
+        click.echo(f"{node.id:6} {ms:>9}  {node.bound:9} {tensor.op:16} {tensor.name}")
+    for sentence in cost.stale:
+        click.echo(f"stale: {sentence}")

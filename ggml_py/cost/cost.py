@@ -1,0 +1,365 @@
+"""The predicted cost of a plan: seconds with an interval for each node, copy and split, and in all.
+
+Time is added up along the plan: a backend that is not asynchronous computes its splits on the
+caller's thread, one after the other; an asynchronous one has a queue of its own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..trace.planned import Planned
+from ..trace.record import NODE
+from ..trace.split import SplitInput
+from .estimate import OVERHEAD, Estimator
+from .machine import Machine
+from .sample import COPY_FROM, COPY_TO
+from .work import NodeWork, fused_heads, work_of
+
+SURE = 0.9  # the part of cases in which the measured time is in the interval
+_DEVIATIONS = 1.645  # of a normal distribution, for that part
+# What two runs of a program differ by although nothing was changed: the memory that a process gets
+# makes its products faster or slower for its whole life.
+_BETWEEN_RUNS = 0.04
+_UNKNOWN = 3.0  # a node that was not measured takes between nothing and so often its bytes' time
+Interval = tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeCost:
+    """One node that is computed. `seconds` is None if nothing like it was measured."""
+
+    id: int
+    backend: str
+    seconds: float | None
+    error: float  # relative, one standard deviation
+    bound: str  # bytes, flops, overhead; "fused": another node's time has it; "unknown"
+    work: NodeWork | None
+    samples: tuple[int, ...]  # indices into the device's samples
+
+    @property
+    def interval(self) -> Interval | None:
+        """Low and high, in seconds."""
+        return None if self.seconds is None else _interval(self.seconds, self.error)
+
+
+@dataclass(frozen=True, slots=True)
+class CopyCost:
+    """One tensor that is copied to the backend of a split."""
+
+    tensor: int  # id
+    split: int
+    source: str
+    to: str
+    bytes: int
+    seconds: float | None
+    error: float
+    bound: str
+    samples: tuple[int, ...]
+
+    @property
+    def interval(self) -> Interval | None:
+        """Low and high, in seconds."""
+        return None if self.seconds is None else _interval(self.seconds, self.error)
+
+
+@dataclass(frozen=True, slots=True)
+class SplitCost:
+    """One split: its copies, its nodes and what starting it takes. Unknown nodes count nothing."""
+
+    index: int
+    backend: str
+    seconds: float
+    interval: Interval
+    bound: str  # what most of its time is bound by
+    start: float  # seconds after the graph's
+    end: float
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a plan is predicted to take on a machine, from `Plan.cost`."""
+
+    plan: Planned
+    machine: Machine
+    nodes: tuple[NodeCost, ...]
+    copies: tuple[CopyCost, ...]
+    splits: tuple[SplitCost, ...]
+    seconds: float  # in all; unknown nodes count nothing
+    interval: Interval  # that contains the time in nine of ten cases
+    bound: str
+    coldness: dict[str, float]  # by backend: the part of what it reads that no cache still has
+    stale: tuple[str, ...] = field(default=())  # why the machine's file may not apply
+
+    def __repr__(self) -> str:
+        return f"<Cost {self.headline()}>"
+
+    @property
+    def unknown(self) -> tuple[NodeCost, ...]:
+        """The nodes for which nothing was measured."""
+        return tuple(node for node in self.nodes if node.seconds is None)
+
+    @property
+    def missing_copies(self) -> tuple[CopyCost, ...]:
+        """The copies for which nothing was measured."""
+        return tuple(copy for copy in self.copies if copy.seconds is None)
+
+    def node(self, id: int) -> NodeCost | None:
+        """The cost of a node, by its id; None if it computes nothing."""
+        return next((node for node in self.nodes if node.id == id), None)
+
+    def headline(self) -> str:
+        """The total in one line."""
+        low, high = self.interval
+        text = f"{_time(self.seconds)} ({_time(low)} to {_time(high)}), bound by {self.bound}"
+        n, c = len(self.unknown), len(self.missing_copies)
+        parts = [f"{n} of {len(self.nodes)} nodes"] * bool(n) + [f"{c} copies"] * bool(c)
+        return text + (f"; not known: {' and '.join(parts)}" if parts else "")
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON data."""
+        return {
+            "seconds": self.seconds,
+            "interval": list(self.interval),
+            "bound": self.bound,
+            "unknown_nodes": [node.id for node in self.unknown],
+            "unknown_copies": [[c.tensor, c.split] for c in self.missing_copies],
+            "stale": list(self.stale),
+            "nodes": [
+                {"id": n.id, "backend": n.backend, "seconds": n.seconds,
+                 "interval": None if n.interval is None else list(n.interval), "bound": n.bound,
+                 "key": n.work.key if n.work else None, "samples": list(n.samples)}
+                for n in self.nodes
+            ],
+            "copies": [
+                {"tensor": c.tensor, "split": c.split, "from": c.source, "to": c.to,
+                 "bytes": c.bytes, "seconds": c.seconds,
+                 "interval": None if c.interval is None else list(c.interval), "bound": c.bound,
+                 "samples": list(c.samples)}
+                for c in self.copies
+            ],
+            "splits": [
+                {"index": s.index, "backend": s.backend, "seconds": s.seconds,
+                 "interval": list(s.interval), "bound": s.bound, "start": s.start, "end": s.end}
+                for s in self.splits
+            ],
+        }  # fmt: skip
+
+
+def cost_of(plan: Planned, machine: Machine, n_past: int | None = None) -> Cost:
+    """What a plan takes on a machine. See `Plan.cost`."""
+    if plan.capture.source != "scheduler":
+        raise ValueError(
+            f"this plan was read from a {plan.capture.source}, which lacks the shapes that a "
+            "prediction needs: plan the graph with Scheduler.plan, or load a file that "
+            "Plan.to_json wrote"
+        )
+    return _Adder(plan, machine, n_past).cost()
+
+
+class _Adder:
+    """Adds up one plan."""
+
+    def __init__(self, plan: Planned, machine: Machine, n_past: int | None) -> None:
+        self.plan, self.machine, self.n_past = plan, machine, n_past
+        self.names = [b.name for b in plan.backends]
+        self.estimators = [_estimator(machine, b.name, b.device) for b in plan.backends]
+        self.n_threads = [
+            machine.n_threads if b.device_type == "CPU" or b.name == "BLAS" else 1
+            for b in plan.backends
+        ]
+        self.by_key: dict[tuple[int, str], float] = {}  # seconds × error, which add up per kind
+        self.unknown = 0.0  # seconds that unknown nodes may take at most
+
+    def cost(self) -> Cost:
+        plan = self.plan
+        nodes = self._nodes()
+        copies: list[CopyCost] = []
+        splits: list[SplitCost] = []
+        free = [0.0] * len(self.names)  # when each backend is done with what it was given
+        host, bounds = 0.0, dict[str, float]()
+        ends: dict[int, float] = {}
+        at = 0
+        ordered = nodes
+        for index, record in enumerate(plan.split_records):
+            b = record.backend
+            estimator = self.estimators[b]
+            mine: dict[str, float] = {}
+            variance = 0.0
+            start = host
+            took = 0.0
+            for given in plan.splits[index].inputs:
+                copy = self._copy(given, index)
+                copies.append(copy)
+                source = given.tensor.placement.backend
+                host = max(host, ends.get(source, 0.0), free[b])
+                host += copy.seconds or 0.0
+                took += copy.seconds or 0.0
+                _add(mine, copy.bound, copy.seconds or 0.0)
+                variance += ((copy.seconds or 0.0) * copy.error) ** 2
+            if estimator is not None:
+                host += estimator.split.seconds
+                took += estimator.split.seconds
+                _add(mine, OVERHEAD, estimator.split.seconds)
+            work = 0.0
+            while at < len(ordered) and ordered[at].id < record.end:
+                node = ordered[at]
+                at += 1
+                seconds = node.seconds or 0.0
+                work += seconds
+                _add(mine, node.bound, seconds)
+                variance += (seconds * node.error) ** 2
+            took += work
+            done = max(host, free[b]) + work
+            free[b] = ends[b] = done
+            if estimator is None or not estimator.device.asynchronous:
+                host = done
+            error = math.sqrt(variance) / took + _BETWEEN_RUNS if took else 0.0
+            splits.append(SplitCost(
+                index, self.names[b], took, _interval(took, error), _most(mine), start, done
+            ))  # fmt: skip
+            for bound, seconds in mine.items():
+                _add(bounds, bound, seconds)
+        total = max([host, *free])
+        return Cost(
+            plan, self.machine, nodes, tuple(copies), tuple(splits), total,
+            self._total_interval(total), _most(bounds), self._coldness_by_name(),
+            self.machine.stale(ggml=plan.settings.upstream, n_threads=_threads_of(plan)),
+        )  # fmt: skip
+
+    def _nodes(self) -> tuple[NodeCost, ...]:
+        plan, found = self.plan, []
+        flagged = plan.has_compute_flags
+        placed = plan.outcome.placements
+        heads, fused = fused_heads(plan)
+        self.coldness = self._coldnesses()
+        for t in plan.capture.tensors:
+            if t.kind != NODE:
+                break  # nodes come first
+            if t.is_view_op or (flagged and "compute" not in t.flags):
+                continue
+            b = placed[t.id].backend
+            if t.id in fused:
+                found.append(NodeCost(t.id, self.names[b], 0.0, 0.0, "fused", None, ()))
+                continue
+            work = work_of(plan, t, b, self.n_threads[b], heads, self.n_past)
+            found.append(self._node(t.id, b, work))
+        return tuple(found)
+
+    def _node(self, id: int, b: int, work: NodeWork) -> NodeCost:
+        estimator = self.estimators[b]
+        estimate = None if estimator is None else estimator.estimate(work, self.coldness[b])
+        if estimate is None:
+            self.unknown += self._most_of(b, work)
+            return NodeCost(id, self.names[b], None, 0.0, "unknown", work, ())
+        key = (b, work.key)
+        self.by_key[key] = self.by_key.get(key, 0.0) + estimate.seconds * estimate.error
+        return NodeCost(
+            id, self.names[b], estimate.seconds, estimate.error, estimate.bound, work,
+            estimate.samples,
+        )  # fmt: skip
+
+    def _most_of(self, b: int, work: NodeWork) -> float:
+        """What an unknown node may take: a multiple of the time for its bytes and operations."""
+        known = self.estimators[b] or self.estimators[-1]
+        if known is None or not known._bandwidth:
+            return 0.0
+        by_flops = work.flops / known._speed if known._speed else 0.0
+        return _UNKNOWN * (work.bytes / known._bandwidth + by_flops + known.cold_node.seconds)
+
+    def _copy(self, given: SplitInput, index: int) -> CopyCost:
+        source, to = given.src_backend or "?", given.dst_backend
+        b = self.plan.capture.backend_index(to)
+        a = given.tensor.placement.backend
+        nbytes, id = int(given.nbytes), given.tensor.id
+        there, here = self.estimators[b], self.estimators[a]
+        estimate, name = None, ""
+        if there is not None and here is not None:
+            name = f"{here.device.name} {there.device.name}"
+            estimate = there.copy(COPY_FROM + here.device.name, nbytes) or here.copy(
+                COPY_TO + there.device.name, nbytes
+            )
+        if estimate is None:
+            return CopyCost(id, index, source, to, nbytes, None, 0.0, "unknown", ())
+        key = (b, f"copy {name}")
+        self.by_key[key] = self.by_key.get(key, 0.0) + estimate.seconds * estimate.error
+        return CopyCost(
+            id, index, source, to, nbytes, estimate.seconds, estimate.error, estimate.bound,
+            estimate.samples,
+        )  # fmt: skip
+
+    def _total_interval(self, total: float) -> Interval:
+        """Errors of one kind of work are the same error, those of several kinds are not; all share
+        what runs differ by."""
+        own = math.sqrt(sum(error**2 for error in self.by_key.values()))
+        deviation = math.hypot(own, total * _BETWEEN_RUNS)
+        low, high = total - _DEVIATIONS * deviation, total + _DEVIATIONS * deviation
+        return max(low, 0.0), high + self.unknown
+
+    def _coldnesses(self) -> list[float]:
+        """For each backend, by the bytes that its nodes read of what is there before the graph."""
+        plan, read = self.plan, [dict[int, int]() for _ in self.names]
+        tensors, placed = plan.capture.tensors, plan.outcome.placements
+        for t in tensors:
+            if t.kind != NODE:
+                break
+            if t.is_view_op or t.op in ("GET_ROWS", "SET_ROWS"):
+                continue
+            seen = read[placed[t.id].backend]
+            for i in t.src:
+                if i >= 0 and (s := tensors[i]).nbytes > 4096:
+                    holder = s.view_src if s.view_src >= 0 else i
+                    if tensors[holder].buffer >= 0:
+                        seen[holder] = max(seen.get(holder, 0), s.nbytes)
+        return [
+            1.0 if e is None else e.coldness(sum(seen.values()))
+            for e, seen in zip(self.estimators, read, strict=True)
+        ]
+
+    def _coldness_by_name(self) -> dict[str, float]:
+        return dict(zip(self.names, self.coldness, strict=True))
+
+
+def _estimator(machine: Machine, backend: str, device: str) -> Estimator | None:
+    """The device's, kept with the machine."""
+    for name in (backend, device):
+        found = machine.device(name)
+        if found is not None:
+            kept = machine._derived
+            if found.name not in kept:
+                kept[found.name] = Estimator(found)
+            estimator: Estimator = kept[found.name]
+            return estimator
+    return None
+
+
+def _threads_of(plan: Planned) -> int | None:
+    return max((cpu.n_threads for cpu in plan.capture.cpu), default=None)
+
+
+def _interval(seconds: float, error: float) -> Interval:
+    return max(seconds * (1 - _DEVIATIONS * error), 0.0), seconds * (1 + _DEVIATIONS * error)
+
+
+def _add(sums: dict[str, float], bound: str, seconds: float) -> None:
+    sums[bound] = sums.get(bound, 0.0) + seconds
+
+
+def _most(sums: dict[str, float]) -> str:
+    return max(sums, key=lambda bound: sums[bound], default=OVERHEAD)
+
+
+def _time(seconds: float) -> str:
+    """With a unit: "1.23 ms"."""
+    for unit, size in (("s", 1.0), ("ms", 1e-3)):
+        if seconds >= size:
+            return f"{seconds / size:.3g} {unit}"
+    return f"{seconds * 1e6:.3g} µs"
+
+
+def times(costs: Iterable[Cost]) -> list[float]:
+    """The predicted seconds of several."""
+    return [cost.seconds for cost in costs]

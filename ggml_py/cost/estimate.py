@@ -1,0 +1,152 @@
+"""The seconds of a node on one measured device."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from .curves import Curve, Read
+from .machine import MeasuredDevice
+from .sample import COLD_NODE, SPLIT, WORKING_SET, Sample
+from .work import ATTENTION, NodeWork
+
+BYTES, FLOPS, OVERHEAD, LATENCY = "bytes", "flops", "overhead", "latency"
+HOT = " hot"  # behind the key of samples whose matrices were in the caches
+# What is read instead of a kind that was not measured, with the relative error that this adds.
+_NEAREST: tuple[tuple[str, str, float], ...] = (
+    (r"^(MUL_MAT(?:_ID)? \S+) CPU_Mapped$", r"\1", 0.15),
+    (r"^(MUL_MAT(?:_ID)? \S+) (?!tall|wide)\S+_Host$", r"\1", 0.15),
+    (r"^(MUL_MAT(?:_ID)? \S+)$", r"\1 CPU_Mapped", 0.15),
+    (r"^(GET_ROWS .*) \S+$", r"\1", 0.15),
+)
+
+
+class Estimate(NamedTuple):
+    """Predicted seconds, their relative error (one standard deviation), what bounds them, and the
+    indices of the samples that they rest on."""
+
+    seconds: float
+    error: float
+    bound: str
+    samples: tuple[int, ...]
+
+
+class Estimator:
+    """Reads the seconds of work off one device's samples."""
+
+    def __init__(self, device: MeasuredDevice) -> None:
+        self.device = device
+        grouped: dict[str, list[tuple[tuple[float, ...], int, Sample]]] = {}
+        for index, sample in enumerate(device.samples):
+            grouped.setdefault(sample.key, []).append((sample.at, index, sample))
+        self._curves = {key: Curve(group) for key, group in grouped.items()}
+        self._heads = _head_sizes(grouped)
+        self._known: dict[tuple[NodeWork, float], Estimate | None] = {}
+        rates = [(s.bytes / s.usual, s.flops / s.usual) for s in device.samples
+                 if s.usual > 0 and not s.key.endswith(HOT) and s.bytes]  # fmt: skip
+        self._bandwidth = max((b for b, _f in rates), default=0.0)
+        self._speed = max((f for _b, f in rates), default=0.0)
+        self.cold_node = self._constant(COLD_NODE)
+        self.split = self._constant(SPLIT)
+
+    def _constant(self, key: str) -> Read:
+        curve = self._curves.get(key)
+        return curve.read(()) if curve is not None else Read(0.0, 0.0, ())
+
+    def knows(self, key: str) -> bool:
+        """Whether samples of that kind were measured."""
+        return key in self._curves
+
+    def read(self, key: str, at: tuple[float, ...] = ()) -> Read | None:
+        """What the samples of a kind say; None without any."""
+        curve = self._curves.get(key)
+        return None if curve is None else curve.read(at)
+
+    def coldness(self, nbytes: int) -> float:
+        """The part of what a graph reads that the caches no longer have when it is computed again,
+        from 0 to 1, by the bytes of all that it reads."""
+        curve = self._curves.get(WORKING_SET)
+        if curve is None:
+            return 1.0
+        first, last = curve._xs[0], curve._xs[-1]
+        hot, cold = curve.read((first,)).seconds, curve.read((last,)).seconds
+        now = curve.read((min(max(float(nbytes), first), last),)).seconds
+        return min(max((now - hot) / (cold - hot), 0.0), 1.0) if cold > hot else 1.0
+
+    def estimate(self, work: NodeWork, coldness: float) -> Estimate | None:
+        """The seconds of a node's work; None if nothing like it was measured."""
+        key = work, coldness
+        if key not in self._known:
+            self._known[key] = self._estimate(work, coldness)
+        return self._known[key]
+
+    def _estimate(self, work: NodeWork, coldness: float) -> Estimate | None:
+        found = self._nearest(work)
+        if found is None:
+            return None
+        curve_key, scale, extra = found
+        cold = self._curves[curve_key].read(work.at)
+        seconds, error, samples = cold.seconds, cold.error, cold.samples
+        if work.reads_much:
+            cold_part = coldness * work.first_reads
+            saved, more = self._saved(curve_key, work.at) if cold_part < 1 else (0.0, ())
+            seconds = max(seconds - (1 - cold_part) * saved, seconds / 4) * scale * work.times
+            samples += more
+        else:
+            seconds = seconds * scale * work.times + coldness * self.cold_node.seconds
+            samples += self.cold_node.samples if coldness else ()
+        return Estimate(seconds, error + extra, self._bound(work, seconds), samples)
+
+    def _saved(self, key: str, at: tuple[float, ...]) -> tuple[float, tuple[int, ...]]:
+        """The seconds that matrices in a cache save. They are read once for all columns, so this is
+        the same for any number of them as for one. Attention of many tokens computes so much with
+        what it reads that it saves nothing."""
+        attends = key.startswith(ATTENTION)
+        if key + HOT not in self._curves or (attends and at[1] > 1):
+            return 0.0, ()
+        one = at if attends else (1.0, *at[1:])
+        cold, hot = self._curves[key].read(one), self._curves[key + HOT].read(one)
+        return max(cold.seconds - hot.seconds, 0.0), hot.samples
+
+    def _nearest(self, work: NodeWork) -> tuple[str, float, float] | None:
+        """The kind that is read for this work, the factor for it, and the relative error that it
+        adds."""
+        if work.key in self._curves:
+            return work.key, 1.0, 0.0
+        for pattern, instead, error in _NEAREST:
+            key, n = re.subn(pattern, instead, work.key)
+            if n and key in self._curves:
+                return key, 1.0, error
+        kind, _, size = work.key.rpartition(" ")
+        if sizes := self._heads.get(kind):
+            # Attention with heads of another size: in proportion to it.
+            near = min(sizes, key=lambda s: abs(s - int(size)))
+            return f"{kind} {near}", int(size) / near, 0.1
+        return None
+
+    def _bound(self, work: NodeWork, seconds: float) -> str:
+        by_bytes = work.bytes / self._bandwidth if self._bandwidth else 0.0
+        by_flops = work.flops / self._speed if self._speed else 0.0
+        if max(by_bytes, by_flops) < seconds / 4 and not work.reads_much:
+            return OVERHEAD
+        return BYTES if by_bytes >= by_flops else FLOPS
+
+    def copy(self, key: str, nbytes: int) -> Estimate | None:
+        """The seconds of copying a tensor ("copy from CPU"); None if that was not measured."""
+        found = self.read(key, (float(nbytes),))
+        if found is None:
+            return None
+        least = self._curves[key].read((0.0,)).seconds
+        bound = LATENCY if least > found.seconds / 2 else BYTES
+        return Estimate(found.seconds, found.error, bound, found.samples)
+
+
+def _head_sizes(keys: Iterable[str]) -> dict[str, list[int]]:
+    """The sizes of heads that were measured, by the kind of attention."""
+    found: dict[str, list[int]] = {}
+    for key in keys:
+        kind, _, size = key.rpartition(" ")
+        if kind.startswith("FLASH_ATTN_EXT") and size.isdecimal():
+            found.setdefault(kind, []).append(int(size))
+    return found

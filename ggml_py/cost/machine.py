@@ -1,0 +1,191 @@
+"""A machine as `ggml-py calibrate` measured it: its description, and samples for each device."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from ..files.reading import read_file
+from ..files.writing import write_whole
+from .sample import Sample
+
+KIND, VERSION = "ggml_py machine", 1
+_MOST = 64 << 20  # bytes of a file
+
+
+@dataclass(frozen=True)
+class Described:
+    """The machine and the library, when it was measured."""
+
+    processor: str
+    cores: int  # that the process could use
+    cache: int  # bytes of the largest cache; 0 if the system does not say
+    memory: int  # bytes
+    system: str
+    ggml: str  # version
+    build: str  # key of the native build
+    n_threads: int
+    date: str  # ISO 8601, UTC
+    seconds: float  # that measuring took
+    load: tuple[float, float]  # other processes' part of the cores, before and meanwhile
+
+
+@dataclass(frozen=True)
+class MeasuredDevice:
+    """One device and what was measured of it."""
+
+    name: str
+    description: str
+    type: str
+    asynchronous: bool  # whether it computes after the call returned
+    samples: tuple[Sample, ...]
+    # Why samples are missing, if measuring ended early.
+    incomplete: str = ""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What a machine's devices take for the work that models give them.
+
+    `Machine.load` reads the file that `ggml-py calibrate` wrote. `Plan.cost` takes it.
+    """
+
+    described: Described
+    devices: tuple[MeasuredDevice, ...]
+    # Sentences about what may be wrong with the measurement.
+    doubts: tuple[str, ...] = ()
+    _derived: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
+
+    def __repr__(self) -> str:
+        names = ", ".join(f"{d.name} ({len(d.samples)} samples)" for d in self.devices)
+        return f"<Machine {self.described.processor}, {self.described.n_threads} threads: {names}>"
+
+    @property
+    def n_threads(self) -> int:
+        """The threads that the CPU computed with."""
+        return self.described.n_threads
+
+    def device(self, name: str) -> MeasuredDevice | None:
+        """The device of that name; None if it was not measured."""
+        return next((d for d in self.devices if d.name == name), None)
+
+    def stale(
+        self,
+        *,
+        ggml: str | None = None,
+        build: str | None = None,
+        processor: str | None = None,
+        n_threads: int | None = None,
+    ) -> tuple[str, ...]:
+        """Sentences that say in what this file differs from what it is used for: another release
+        or build of ggml, another processor, another number of threads. What is None is not
+        compared."""
+        was, found = self.described, []
+        if ggml is not None and ggml != was.ggml:
+            found.append(f"it was measured with ggml {was.ggml}, and this is {ggml}")
+        elif build is not None and build != was.build:
+            found.append(f"it was measured with build {was.build} of ggml, and this is {build}")
+        if processor is not None and processor != was.processor:
+            found.append(f"it was measured on {was.processor}, and this is {processor}")
+        if n_threads is not None and n_threads != was.n_threads:
+            found.append(f"it was measured with {_threads(was.n_threads)}, and {n_threads} compute")
+        return tuple(found)
+
+    # --- files
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON data."""
+        devices = [
+            {**{f.name: getattr(d, f.name) for f in fields(d) if f.name != "samples"},
+             "samples": [sample.to_dict() for sample in d.samples]}
+            for d in self.devices
+        ]  # fmt: skip
+        described = asdict(self.described) | {"load": list(self.described.load)}
+        return {
+            "kind": KIND, "version": VERSION, "machine": described,
+            "doubts": list(self.doubts), "devices": devices,
+        }  # fmt: skip
+
+    def save(self, path: str | Path, force: bool = False) -> None:
+        """Writes the file, completely or not at all. Raises FileExistsError unless `force`."""
+        head = json.dumps({k: v for k, v in self.to_dict().items() if k != "devices"}, indent=1)
+        devices = ",\n".join(map(_device_text, self.to_dict()["devices"]))
+        text = f'{head.removesuffix(chr(10) + "}")},\n "devices": [\n{devices}\n ]\n}}\n'
+        write_whole(path, text.encode(), force=force)
+
+    @staticmethod
+    def load(path: str | Path) -> Machine:
+        """Reads a file that `save` wrote. Raises OSError, and ValueError for anything else: another
+        kind of file, a newer version, a damaged one."""
+        content = read_file(path, _MOST)
+        try:
+            data = json.loads(content)
+        except ValueError:
+            data = None
+        if not isinstance(data, dict) or data.get("kind") != KIND:
+            raise ValueError(
+                f"{path} is not a machine's file: expected one that `ggml-py calibrate -o FILE` "
+                "wrote"
+            )
+        if data.get("version") != VERSION:
+            raise ValueError(
+                f"{path} has version {data.get('version')!r}, and this reads version {VERSION}: "
+                "run `ggml-py calibrate` again"
+            )
+        try:
+            return _read(data)
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(
+                f"{path} is damaged ({error}): run `ggml-py calibrate` again"
+            ) from None
+
+
+def _device_text(device: Mapping[str, Any]) -> str:
+    """One sample a line: a file of some hundred lines, which can be compared."""
+    rest = {name: value for name, value in device.items() if name != "samples"}
+    samples = ",\n   ".join(json.dumps(sample) for sample in device["samples"])
+    return f'  {json.dumps(rest)[:-1]}, "samples": [\n   {samples}\n  ]}}'
+
+
+def _read(data: Mapping[str, Any]) -> Machine:
+    described = dict(data["machine"])
+    before, meanwhile = described.pop("load")
+    known = {f.name for f in fields(Described)}
+    if missing := known - {*described, "load"}:
+        raise KeyError(f"no {', '.join(sorted(missing))}")
+    described = {name: value for name, value in described.items() if name in known}
+    return Machine(
+        Described(**described, load=(float(before), float(meanwhile))),
+        tuple(map(_device, data["devices"])),
+        tuple(map(str, data["doubts"])),
+    )
+
+
+def _device(data: Mapping[str, Any]) -> MeasuredDevice:
+    return MeasuredDevice(
+        str(data["name"]), str(data["description"]), str(data["type"]),
+        bool(data["asynchronous"]), tuple(map(_sample, data["samples"])), str(data["incomplete"]),
+    )  # fmt: skip
+
+
+def _sample(data: Mapping[str, Any]) -> Sample:
+    seconds = _numbers(data["seconds"])
+    if not seconds:
+        raise ValueError(f"sample {data['key']!r} has no seconds")
+    return Sample(
+        str(data["key"]), _numbers(data["at"]), seconds, int(data["bytes"]), int(data["flops"])
+    )
+
+
+def _numbers(given: Sequence[Any]) -> tuple[float, ...]:
+    numbers = tuple(map(float, given))
+    if any(not 0 <= x < 1e18 for x in numbers):
+        raise ValueError(f"{given!r} has a number out of range")
+    return numbers
+
+
+def _threads(n: int) -> str:
+    return f"{n} thread" + "s" * (n != 1)

@@ -1,0 +1,54 @@
+"""What was measured on a machine: seconds of one node, for a kind of work at some sizes.
+
+A sample's `key` names the kind of work as `work.work_of` names that of a node, and `at` has the
+coordinates of that kind. So a prediction looks up what was measured by exactly what it has to
+predict.
+"""
+
+from __future__ import annotations
+
+import statistics
+from typing import Any, NamedTuple
+
+# Kinds of work that no node has: what computing itself takes.
+SPLIT = "split"  # what a backend takes for a split besides its nodes
+COLD_NODE = "cold node"  # what a small node takes more, after others have filled the caches
+WORKING_SET = "working set"  # one matrix of many, by the bytes of all of them
+DECODE = "decode"  # what libllama does around the compute of one graph
+COPY_FROM, COPY_TO = "copy from ", "copy to "  # + the other device: a tensor of so many bytes
+
+
+class Sample(NamedTuple):
+    """The seconds that one node took, in each repetition."""
+
+    key: str
+    at: tuple[float, ...]
+    seconds: tuple[float, ...]
+    bytes: int = 0  # that one node reads and writes
+    flops: int = 0
+
+    @property
+    def usual(self) -> float:
+        """The lower quartile of `seconds`: whatever else the machine does makes repetitions longer,
+        and never shorter."""
+        return self._quartiles()[0]
+
+    @property
+    def spread(self) -> float:
+        """How far repetitions are apart: half of the distance between their quartiles, as a part of
+        the median."""
+        low, middle, high = self._quartiles()
+        return (high - low) / 2 / middle if middle > 0 else 0.0
+
+    def _quartiles(self) -> list[float]:
+        if len(self.seconds) < 2:
+            return [*self.seconds] * 3
+        return statistics.quantiles(self.seconds, n=4, method="inclusive")
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON data. Seconds keep four digits: repetitions differ in the third."""
+        rounded = [float(f"{s:.4g}") for s in self.seconds]
+        return {
+            "key": self.key, "at": list(self.at), "seconds": rounded, "bytes": self.bytes,
+            "flops": self.flops,
+        }  # fmt: skip

@@ -1,0 +1,173 @@
+"""What a node has to do, in the terms that samples are kept by: a kind of work and its size.
+
+1. Products with a weight: by the weight's type and the buffer that it is in (repacked weights have
+   other kernels, mapped ones other pages), at (columns, elements of one matrix).
+2. Products without a weight (attention in several ops): by the types, and whether the matrix is
+   tall or wide, at the same coordinates, as often as there are heads.
+3. Products with chosen experts: the same for each expert in use, with its part of the columns.
+4. Attention in one op: by the cache's types and the size of a head, at (bytes from one cell to the
+   next, tokens, cells that a token sees), and as often as there are heads. Of heads that share keys
+   and values, all but the first read them from a cache.
+5. All others: by op and types, at the elements that the busiest thread has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import prod
+from typing import NamedTuple
+
+from ..trace.answers.shares import bytes_moved
+from ..trace.flops import flops
+from ..trace.planned import Planned
+from ..trace.record import TensorRecord
+
+PRODUCT, EXPERTS, ATTENTION = "MUL_MAT", "MUL_MAT_ID", "FLASH_ATTN_EXT"
+# Ops whose sizes are not those of their result: by their operations.
+_BY_FLOPS = frozenset({
+    "SSM_SCAN", "SSM_CONV", "RWKV_WKV6", "RWKV_WKV7", "GATED_LINEAR_ATTN", "GATED_DELTA_NET",
+    "ARGSORT", "TOP_K", "SUM_ROWS", "SUM", "MEAN", "ARGMAX", "CUMSUM", "IM2COL", "CONV_2D",
+    "SOLVE_TRI",
+})  # fmt: skip
+_KEPT_IN_ROWS = frozenset({"GET_ROWS", "SET_ROWS"})
+_Sources = list[TensorRecord]
+
+
+class NodeWork(NamedTuple):
+    """`times` times the work of kind `key` at the coordinates `at`."""
+
+    key: str
+    at: tuple[float, ...]
+    times: float
+    bytes: int  # that the node reads and writes, estimated
+    flops: int  # estimated
+    first_reads: float = 1.0  # the part of `times` that reads what no other part has read before
+
+    @property
+    def reads_much(self) -> bool:
+        """Whether it is of a kind that is measured with full and with empty caches."""
+        return self.key.startswith((PRODUCT, ATTENTION))
+
+
+def fused_heads(plan: Planned) -> tuple[dict[int, str], frozenset[int]]:
+    """Of nodes that the CPU computes in one go: the first one's id, with the names of their ops
+    ("RMS_NORM+MUL"), and the ids of the others."""
+    heads, others = dict[int, str](), set[int]()
+    for cpu in plan.capture.cpu:
+        if cpu.fused and cpu.node == cpu.fused[0]:
+            heads[cpu.node] = "+".join(plan.capture.tensors[i].op_desc for i in cpu.fused)
+            others.update(cpu.fused[1:])
+    return heads, frozenset(others)
+
+
+def work_of(
+    plan: Planned,
+    t: TensorRecord,
+    backend: int,
+    n_threads: int,
+    heads: Mapping[int, str],
+    n_past: int | None = None,
+) -> NodeWork:
+    """The work of a node that is computed on a backend with so many threads. `heads` are those of
+    `fused_heads`. With `n_past` tokens in the cache, attention skips the cells behind them."""
+    capture = plan.capture
+    sources = [capture.tensors[i] for i in t.src if i >= 0]
+    moved, operations = bytes_moved(t, sources), flops(t, sources)
+    first = 1.0
+    if t.op == PRODUCT:
+        key, at, count = _product(plan, t, sources, backend)
+    elif t.op == EXPERTS:
+        key, at, count = _experts(plan, t, sources, backend)
+    elif t.op == ATTENTION:
+        key, at, count = _attention(t, sources, n_past)
+        first = sources[1].ne[2] * sources[1].ne[3] / count
+    else:
+        key, at, count = _other(t, sources, n_threads, operations)
+    if t.id in heads:
+        key = key.replace(t.op_desc, heads[t.id], 1)
+    return NodeWork(key, at, count, moved, operations, first)
+
+
+def place_of(plan: Planned, t: TensorRecord, backend: int) -> str:
+    """The buffer type of a weight, if it is not the backend's own, with a space in front."""
+    capture = plan.capture
+    buft = capture.buft_of(t)
+    if buft < 0 or buft == capture.backends[backend].buft:
+        return ""
+    name = capture.bufts[buft].name
+    # Weights of another device are copied first, and read from the backend's own memory.
+    reads = capture.bufts[buft].readers >> backend & 1
+    return f" {name}" if reads else ""
+
+
+def _product(
+    plan: Planned, t: TensorRecord, sources: _Sources, backend: int
+) -> tuple[str, tuple[float, ...], float]:
+    a, b = sources[:2]
+    k, m = a.ne[0], a.ne[1]
+    matrices = a.ne[2] * a.ne[3]
+    columns = prod(t.ne[1:])
+    if capture_weight(plan, a) and matrices == 1:
+        key = f"{PRODUCT} {a.type}{_not_f32(b)}{place_of(plan, a, backend)}"
+        return key, (columns, k * m), 1.0
+    shape = "wide" if k < m else "tall"
+    heads = t.ne[2] * t.ne[3]
+    return f"{PRODUCT} {a.type}{_not_f32(b)} {shape}", (t.ne[1], k * m), heads
+
+
+def capture_weight(plan: Planned, t: TensorRecord) -> bool:
+    """Whether it is a weight, or a view of one."""
+    holder = plan.capture.tensors[t.view_src] if t.view_src >= 0 else t
+    return plan.capture.is_weight(holder)
+
+
+def _not_f32(b: TensorRecord) -> str:
+    return "" if b.type == "f32" else f"×{b.type}"
+
+
+def _experts(
+    plan: Planned, t: TensorRecord, sources: _Sources, backend: int
+) -> tuple[str, tuple[float, ...], float]:
+    a, _b, ids = sources[:3]
+    n, used, tokens = a.ne[2], ids.ne[0], ids.ne[1]
+    pairs = used * tokens
+    # A router chooses as if at random: so many of n experts are used by at least one token.
+    touched = n * (1 - (1 - used / n) ** tokens) if used < n else n
+    key = f"{EXPERTS} {a.type}{place_of(plan, a, backend)}"
+    return key, (pairs / touched, a.ne[0] * a.ne[1]), touched
+
+
+def _attention(
+    t: TensorRecord, sources: _Sources, n_past: int | None
+) -> tuple[str, tuple[float, ...], float]:
+    q, k, v = sources[:3]
+    tokens, cells = q.ne[1], k.ne[1]
+    if n_past is not None:
+        cells = min(cells, n_past + tokens)
+    # A token sees those before it: the others' scores are skipped.
+    seen = cells - (tokens - 1) / 2 if len(sources) > 3 else cells
+    key = f"{ATTENTION} {k.type} {v.type} {k.ne[0]}"
+    return key, (k.nb[1], tokens, max(seen, 1)), q.ne[2] * q.ne[3]
+
+
+def _other(
+    t: TensorRecord, sources: _Sources, n_threads: int, operations: int
+) -> tuple[str, tuple[float, ...], float]:
+    kind = t.op_desc
+    if t.op in ("ROPE", "ROPE_BACK"):
+        kind += f" {t.op_params[2] if len(t.op_params) > 2 else 0}"
+    types = t.type
+    if t.op in _KEPT_IN_ROWS or t.op in ("CPY", "DUP", "CONT", "CAST", "CONCAT"):
+        first = sources[0].type if sources else ""
+        types = f"{first} {t.type}" if first != t.type else t.type
+    if t.op == "CONT" and sources and not _in_order(sources[0]):
+        types += " transposed"
+    of = sources[0] if t.op == "SET_ROWS" and sources else t
+    rows = prod(of.ne[1:])
+    shares = max(min(rows, n_threads), 1)
+    size = operations if t.op in _BY_FLOPS else prod(of.ne)
+    return f"{kind} {types}", (size / shares,), 1.0
+
+
+def _in_order(t: TensorRecord) -> bool:
+    return all(a <= b for a, b in zip(t.nb, t.nb[1:], strict=False))

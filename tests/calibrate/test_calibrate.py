@@ -1,0 +1,124 @@
+"""Calibration measures real nodes on a real device, within its time, and says what it lacks."""
+
+import importlib
+
+import numpy as np
+import pytest
+
+import ggml_py as ggml
+from ggml_py.boundary.ffi import BUILD
+from ggml_py.calibrate import calibrate
+from ggml_py.calibrate.bench import Bench
+from ggml_py.calibrate.describe import Busy, largest_cache, processor
+from ggml_py.calibrate.elementwise import OPS, measure_op
+from ggml_py.calibrate.overheads import measure_split
+from ggml_py.calibrate.products import measure_experts, measure_type
+from ggml_py.calibrate.weights import MAPPED, matrices, places_of
+from ggml_py.errors import ServerLostError
+
+MiB = 1 << 20
+here = importlib.import_module("ggml_py.calibrate.calibrate")  # the package has the function
+
+
+@pytest.fixture
+def bench():
+    with Bench(ggml.device("CPU"), 1, pace=0.02) as made:
+        yield made
+
+
+def keys(bench):
+    return {sample.key for sample in bench.samples}
+
+
+def test_a_product_takes_longer_with_more_columns(bench):
+    for _ in measure_type(bench, "f32", 4 * MiB, MiB // 2):
+        pass
+    (key,) = {k for k in keys(bench) if not k.endswith(" hot")}
+    assert key == "MUL_MAT f32 CPU_Mapped"
+    by_at = {s.at: s.usual for s in bench.samples if s.key == key}
+    assert by_at[512, 768 * 768] > by_at[8, 768 * 768] > 0
+    assert by_at[1, 2048 * 6144] > by_at[1, 512 * 128] > 0
+
+
+def test_weights_are_measured_where_models_have_them(bench):
+    cpu = ggml.device("CPU")
+    assert places_of(cpu, "f32") == (MAPPED,)
+    places = places_of(cpu, "q4_0")
+    assert (len(places) == 2) == bool(cpu.extra_buffer_types)
+    for where in places:
+        with matrices(bench, "q4_0", (512, 512), MiB, where) as weights:
+            assert len(weights) >= 6
+            names = {weight.buffer.type.name for weight in weights}
+        assert names == {"CPU_Mapped" if where == MAPPED else cpu.extra_buffer_types[0].name}
+
+
+def test_experts_are_counted_by_those_that_are_used(bench):
+    for _ in measure_experts(bench, "f32", 4 * MiB):
+        break
+    found = [s for s in bench.samples if s.key.startswith("MUL_MAT_ID f32")]
+    assert found[0].at == (1.0, 512 * 512)  # one token uses each of its two experts once
+    assert found[-1].at == (128.0, 512 * 512)  # 512 tokens, two of eight experts each
+
+
+@pytest.mark.parametrize("name", sorted(OPS))
+def test_each_op_can_be_measured(bench, name):
+    for _ in measure_op(bench, name):
+        pass
+    assert bench.samples, f"{name} gave no sample"
+    assert all(s.usual > 0 for s in bench.samples)
+
+
+def test_what_the_device_does_not_compute_gives_no_sample():
+    with ggml.sim_device("few", supports={"MUL_MAT": True}) as few, Bench(few, 1, 0.02) as bench:
+        for _ in measure_op(bench, "add"):
+            pass
+        assert bench.samples == []
+
+
+def test_a_device_that_is_not_the_cpu_has_splits_and_copies():
+    with ggml.sim_device("beside") as beside, Bench(beside, 1, pace=0.02) as bench:
+        for _ in measure_split(bench, (ggml.device("CPU"),)):
+            pass
+        assert {"split", "copy from CPU", "copy to CPU"} == keys(bench)
+        small, *_others, large = [s for s in bench.samples if s.key == "copy from CPU"]
+        assert large.usual > small.usual
+
+
+def test_the_machine_is_described_and_what_is_missing_is_said():
+    shares = []
+    found = calibrate(["CPU"], 1, seconds=1.0, progress=lambda _what, share: shares.append(share))
+    assert shares == sorted(shares) and 0 <= shares[0] <= shares[-1] <= 1
+    was = found.described
+    assert (was.processor, was.cache, was.n_threads) == (processor(), largest_cache(), 1)
+    assert was.build == BUILD["key"]
+    assert 1.0 <= was.seconds < 30
+    (device,) = found.devices
+    assert device.samples
+    assert "no time was left for" in device.incomplete
+    assert f"CPU: {device.incomplete}" in found.doubts
+
+
+def test_a_device_that_is_lost_keeps_what_was_measured_before(monkeypatch):
+    def lost(*_arguments):
+        raise ServerLostError("the server ended", "ggml_backend_graph_compute", "here:1")
+        yield
+
+    with ggml.sim_device("gone") as gone:
+        monkeypatch.setattr(here, "measure_split", lost)
+        with pytest.raises(ServerLostError) as error:
+            calibrate(["CPU", gone], 1, seconds=1.0, types=())
+    assert [device.name for device in error.value.measured.devices] == ["CPU"]
+
+
+def test_a_machine_under_load_is_said(monkeypatch):
+    monkeypatch.setattr(here.Busy, "others", lambda _self: 1.5)
+    found = calibrate(["CPU"], 1, seconds=1.0, types=())
+    assert found.doubts[0].startswith("the machine was under load: others used 1.5 of its cores")
+
+
+def test_others_are_counted_and_this_process_is_not():
+    busy = Busy()
+    a = np.ones((600, 600))
+    for _ in range(30):
+        a = a @ np.eye(600)
+    assert 0 <= busy.others() < 64

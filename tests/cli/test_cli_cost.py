@@ -1,0 +1,136 @@
+"""calibrate and cost: llama-bench's rows from a machine's file."""
+
+import json
+import re
+import signal
+import subprocess
+import time
+
+import pytest
+from cli_runs import BLOCKED, COMMAND, fails, ok, run
+
+from ggml_py import llama
+from ggml_py.cost import Machine
+from ggml_py.models.synthetic import LlamaSpec, write_llama
+
+pytestmark = pytest.mark.thorough("long", quick=3)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """m.gguf, a model; machine.json, of one thread, measured for a few seconds."""
+    path = tmp_path_factory.mktemp("cost")
+    write_llama(path / "m.gguf", LlamaSpec(n_layer=2, n_vocab=512))
+    ok("calibrate", "-d", "CPU", "-t", 1, "--seconds", 20, "-o", path / "machine.json")
+    return path
+
+
+def rows(folder, *options):
+    done = ok("cost", folder / "m.gguf", "--machine", folder / "machine.json", "-d", "CPU",
+              "-t", 1, *options, "--json")  # fmt: skip
+    return json.loads(done)
+
+
+def test_rows_are_those_of_llama_bench(folder):
+    found = rows(folder, "-p", "64,128", "-n", "16", "--depth", "0,256")
+    assert [row["test"] for row in found["rows"]] == [
+        "pp64", "pp128", "tg16", "pp64 @ d256", "pp128 @ d256", "tg16 @ d256",
+    ]  # fmt: skip
+    for row in found["rows"]:
+        low, high = row["tokens_per_second_interval"]
+        assert 0 < low <= row["tokens_per_second"] <= high
+    assert found["verify"].startswith("llama-bench -m ")
+    assert found["verify"].endswith("-p 64,128 -n 16 -d 0,256 -t 1")
+    assert found["stale"] == []
+
+
+def test_more_threads_than_were_measured_are_stale(folder):
+    done = ok("cost", folder / "m.gguf", "--machine", folder / "machine.json", "-d", "CPU",
+              "-t", 2, "-p", 0, "-n", 8)  # fmt: skip
+    assert "stale: it was measured with 1 thread, and 2 compute" in done
+
+
+def test_the_table_has_the_inputs_and_the_line_to_verify(folder):
+    done = ok("cost", folder / "m.gguf", "--machine", folder / "machine.json", "-d", "CPU",
+              "-t", 1, "-p", 64, "-n", 0)  # fmt: skip
+    was = Machine.load(folder / "machine.json").described
+    assert f"{was.processor}, 1 thread, ggml {was.ggml}, {was.date}" in done
+    assert re.search(r"pp64 +[\d.]+ +[\d.]+ and [\d.]+ +(bytes|flops|overhead)", done)
+    assert "to verify: llama-bench -m" in done
+
+
+def test_a_saved_plan_needs_no_native_library(folder):
+    ok("plan", folder / "m.gguf", "-d", "CPU", "-t", 1, "-o", folder / "p.json.gz", "--force")
+    done = ok("cost", folder / "p.json.gz", "--machine", folder / "machine.json", command=BLOCKED)
+    assert "bound by" in done and "MUL_MAT" in done
+    data = json.loads(ok("cost", folder / "p.json.gz", "--machine", folder / "machine.json",
+                         "--json", command=BLOCKED))  # fmt: skip
+    (split,) = data["splits"]
+    assert data["seconds"] == pytest.approx(split["seconds"])
+    assert split["seconds"] >= sum(node["seconds"] or 0.0 for node in data["nodes"]) > 0
+    assert list(data) == ["seconds", "interval", "bound", "unknown_nodes", "unknown_copies",
+                          "stale", "nodes", "copies", "splits"]  # fmt: skip
+
+
+def test_it_is_about_as_fast_as_predicted(folder):
+    """Not how exact predictions are (benchmarks/cost_error.py): that they are about this."""
+    predicted = rows(folder, "-p", "0", "-n", "16")["rows"][0]["tokens_per_second"]
+    with llama.open(folder / "m.gguf", n_threads=1) as model:
+        model.eval([1])
+        start = time.perf_counter()
+        for _ in range(100):
+            model.eval([2])
+        measured = 100 / (time.perf_counter() - start)
+    assert measured / 10 < predicted < measured * 10
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("-p", "0", "-n", "0"), "expected tokens to evaluate"),
+        (("-p", "-1"), "expected numbers of tokens separated by commas"),
+        (("--depth", "x"), "expected numbers of tokens separated by commas"),
+    ],
+)
+def test_wrong_usage_is_said(folder, words, said):
+    machine = folder / "machine.json"
+    assert said in fails("cost", folder / "m.gguf", "--machine", machine, *words, code=2)
+
+
+def test_another_file_is_no_machine(folder):
+    error = fails("cost", folder / "m.gguf", "--machine", folder / "m.gguf")
+    assert "is not a machine's file: expected one that `ggml-py calibrate" in error
+
+
+def test_options_of_models_are_refused_for_a_plan(folder):
+    ok("plan", folder / "m.gguf", "-d", "CPU", "-t", 1, "-o", folder / "p.json.gz", "--force")
+    error = fails("cost", folder / "p.json.gz", "--machine", folder / "machine.json", "-t", 4,
+                  code=2)  # fmt: skip
+    assert "-t can only apply to a model" in error
+
+
+def test_an_existing_file_is_kept(folder):
+    before = (folder / "machine.json").read_bytes()
+    error = fails("calibrate", "-d", "CPU", "-o", folder / "machine.json")
+    assert "already exists: --force replaces it" in error
+    assert (folder / "machine.json").read_bytes() == before
+
+
+def test_ctrl_c_writes_nothing(tmp_path):
+    path = tmp_path / "machine.json"
+    child = subprocess.Popen(
+        [*COMMAND, "calibrate", "-d", "CPU", "-t", "1", "-o", str(path)],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    time.sleep(3.0)
+    child.send_signal(signal.SIGINT)
+    _out, error = child.communicate(timeout=60)
+    assert child.returncode == 130
+    assert f"stopped: {path} was not written" in error
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_device_that_is_not_there_is_named(tmp_path):
+    error = run("calibrate", "-d", "CUDA7", "-o", tmp_path / "x.json")
+    assert error.returncode == 1 and "CUDA7" in error.stderr
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,173 @@
+"""The cost of a plan is the sum of what was measured, and what was not is said to be unknown."""
+
+import pytest
+from measured import device, machine, sample
+
+import ggml_py as ggml
+from ggml_py.cost.cost import _BETWEEN_RUNS, _DEVIATIONS
+
+N, K, M = 4, 64, 32
+ADD = sample("ADD f32", (M * N,), 2e-6)
+PRODUCT = sample("MUL_MAT f32", (N, K * M), 10e-6, bytes=K * M * 4, flops=2 * K * M * N)
+SPLIT = sample("split", (), 1e-6)
+
+
+def chain(build, backends=("CPU",)):
+    """The plan of a graph over these devices; `build(context, weights)` makes its last node."""
+    opened = [ggml.device(name).init(n_threads=1) for name in backends]
+    weights, context = ggml.Context(), ggml.Context()
+    graph = context.new_graph()
+    graph.build_forward_expand(build(context, weights, opened))
+    return ggml.Scheduler(opened).plan(graph)
+
+
+def product(context, weights, opened):
+    a = weights.new_tensor("f32", K, M, name="a")
+    weights.alloc(opened[-1], usage="weights")
+    x = context.new_tensor("f32", K, N, name="x")
+    x.set_input()
+    y = context.mul_mat(a, x)
+    return context.add(context.reshape_2d(y, M, N), y)
+
+
+@pytest.fixture(scope="module")
+def plan():
+    return chain(product)
+
+
+def test_nodes_are_added_up(plan):
+    cost = plan.cost(machine(ADD, PRODUCT, SPLIT))
+    assert cost.seconds == pytest.approx(13e-6)
+    assert [(node.seconds, node.samples) for node in cost.nodes] == [(10e-6, (1,)), (2e-6, (0,))]
+    (split,) = cost.splits
+    assert split.seconds == pytest.approx(13e-6) and split.end == pytest.approx(13e-6)
+    assert cost.unknown == cost.copies == ()
+
+
+def test_views_cost_nothing(plan):
+    assert sum(node.is_view_op for node in plan.nodes) == 1
+    assert len(plan.cost(machine(ADD, PRODUCT)).nodes) == 2
+
+
+def test_a_node_that_was_not_measured_is_unknown_and_widens_the_interval(plan):
+    known, lacking = plan.cost(machine(ADD, PRODUCT)), plan.cost(machine(PRODUCT))
+    (node,) = lacking.unknown
+    assert plan.tensor(node.id).op == "ADD"
+    assert node.seconds is None and node.interval is None and node.bound == "unknown"
+    assert lacking.seconds == pytest.approx(10e-6)
+    width = [cost.interval[1] - cost.seconds for cost in (known, lacking)]
+    assert width[1] > width[0]
+    assert "not known: 1 of 2 nodes" in lacking.headline()
+
+
+def test_a_device_that_was_not_measured_is_unknown(plan):
+    cost = plan.cost(machine(name="CUDA0"))
+    assert len(cost.unknown) == 2 and cost.seconds == 0
+
+
+def test_errors_of_one_kind_add_up_and_those_of_several_do_not(plan):
+    wide = sample("ADD f32", (M * N,), 1e-6, 2e-6, 3e-6)
+    cost = plan.cost(machine(wide, PRODUCT))
+    deviation = ((1.5e-6 * wide.spread) ** 2 + (cost.seconds * _BETWEEN_RUNS) ** 2) ** 0.5
+    assert cost.interval[1] == pytest.approx(cost.seconds + _DEVIATIONS * deviation)
+
+
+def test_what_bounds_a_node(plan):
+    slow = sample("ADD f32", (M * N,), 20e-6)  # much slower than its bytes at the product's rate
+    product_, add = plan.cost(machine(slow, PRODUCT)).nodes
+    assert product_.bound == "bytes" and add.bound == "overhead"
+
+
+def test_repacked_weights_are_other_samples():
+    cpu = ggml.device("CPU")
+    if not cpu.extra_buffer_types:
+        pytest.skip("this build has no repacked layouts")
+
+    def repacked(context, weights, _opened):
+        a = weights.new_tensor("q4_0", 64, 64)
+        weights.alloc(cpu.extra_buffer_types[0], usage="weights")
+        x = context.new_tensor("f32", 64, 1)
+        x.set_input()
+        return context.mul_mat(a, x)
+
+    name = cpu.extra_buffer_types[0].name
+    plan = chain(repacked)
+    plain, other = sample("MUL_MAT q4_0", (1, 4096), 1e-6), sample(
+        f"MUL_MAT q4_0 {name}", (1, 4096), 2e-6
+    )
+    assert plan.cost(machine(plain, other)).seconds == pytest.approx(2e-6)
+    assert plan.cost(machine(plain)).unknown  # the plain kernel says nothing about that one
+
+
+def test_a_norm_and_its_weight_are_computed_in_one_go():
+    def norm(context, weights, opened):
+        w = weights.new_tensor("f32", 64)
+        weights.alloc(opened[-1], usage="weights")
+        x = context.new_tensor("f32", 64, 2)
+        x.set_input()
+        return context.mul(context.rms_norm(x, 1e-5), w)
+
+    plan = chain(norm)
+    if not any(node.cpu and node.cpu.fused for node in plan.nodes):
+        pytest.skip("this release does not fuse them")
+    cost = plan.cost(machine(sample("RMS_NORM+MUL f32", (128,), 3e-6)))
+    assert [(node.seconds, node.bound) for node in cost.nodes] == [
+        (pytest.approx(3e-6), "overhead"), (0.0, "fused"),
+    ]  # fmt: skip
+
+
+def test_attention_skips_empty_cells():
+    def attention(context, weights, opened):
+        k, v = (weights.new_tensor("f16", 64, 256, 2) for _ in range(2))
+        weights.alloc(opened[-1])
+        q = context.new_tensor("f32", 64, 1, 4)
+        mask = context.new_tensor("f16", 256, 1)
+        q.set_input()
+        mask.set_input()
+        return context.flash_attn_ext(q, k, v, mask, 0.125, 0.0, 0.0)
+
+    plan = chain(attention)
+    key = "FLASH_ATTN_EXT f16 f16 64"
+    measured = machine(sample(key, (256, 1, 64), 1e-6), sample(key, (256, 1, 256), 4e-6))
+    assert plan.cost(measured).seconds == pytest.approx(4 * 4e-6)
+    assert plan.cost(measured, n_past=63).seconds == pytest.approx(4 * 1e-6)
+
+
+def test_copies_cost_latency_and_bytes():
+    with ggml.sim_device("far") as far:
+        def there(context, weights, opened):
+            a = weights.new_tensor("f32", K, M)
+            weights.alloc(opened[0], usage="weights")
+            x = context.new_tensor("f32", K, N)
+            x.set_input()
+            return context.mul_mat(a, x)
+
+        plan = chain(there, (far.name, "CPU"))
+        product_ = sample("MUL_MAT f32", (N, K * M), 10e-6)
+        copies = sample("copy from CPU", (256,), 5e-6), sample("copy from CPU", (1 << 20,), 50e-6)
+        there_ = device(far.name, product_, *copies, sample("split", (), 2e-6), asynchronous=True)
+        cost = plan.cost(machine(SPLIT, more=(there_,)))
+        (copy,) = cost.copies
+        assert copy.bytes == K * N * 4 and copy.bound == "latency"
+        assert copy.seconds == pytest.approx(5e-6, rel=0.05)
+        assert cost.seconds == pytest.approx(copy.seconds + 12e-6)
+        lacking = plan.cost(machine(SPLIT, more=(device(far.name, product_),)))
+        assert lacking.missing_copies and lacking.copies[0].seconds is None
+
+
+def test_another_number_of_threads_or_release_is_stale(plan):
+    cost = plan.cost(machine(ADD, n_threads=8, ggml=plan.settings.upstream))
+    assert cost.stale == ("it was measured with 8 threads, and 1 compute",)
+
+
+def test_it_is_the_same_after_the_plan_was_saved(plan, tmp_path):
+    plan.to_json(tmp_path / "p.json")
+    read = ggml.Plan.from_json(tmp_path / "p.json")
+    one = machine(ADD, PRODUCT, SPLIT)
+    assert read.cost(one).to_dict() == plan.cost(one).to_dict()
+
+
+def test_a_log_has_too_little(plan):
+    read = ggml.Plan.from_debug_log(plan.text())
+    with pytest.raises(ValueError, match="read from a debug log, which lacks the shapes"):
+        read.cost(machine(ADD))

@@ -1,0 +1,90 @@
+"""Machines are kept in files, which are checked, and say when they are stale."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from measured import machine, sample
+
+from ggml_py.cost import Machine
+
+ONE = machine(
+    sample("ADD f32", (768,), 1.25e-6, 1.5e-6, bytes=9216, flops=768), sample("split", (), 1e-6)
+)
+
+
+def test_a_machine_is_read_back_equal(tmp_path):
+    made = replace(ONE, doubts=("it was raining",))
+    made.save(tmp_path / "m.json")
+    assert Machine.load(tmp_path / "m.json") == made
+
+
+def test_the_file_has_one_sample_a_line(tmp_path):
+    ONE.save(tmp_path / "m.json")
+    lines = (tmp_path / "m.json").read_text().splitlines()
+    assert sum('"key"' in line for line in lines) == 2
+
+
+def test_an_existing_file_is_replaced_only_if_asked(tmp_path):
+    ONE.save(tmp_path / "m.json")
+    with pytest.raises(FileExistsError):
+        ONE.save(tmp_path / "m.json")
+    ONE.save(tmp_path / "m.json", force=True)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("", "is not a machine's file: expected one that `ggml-py calibrate"),
+        ("[1]", "is not a machine's file"),
+        ('{"kind": "ggml_py plan"}', "is not a machine's file"),
+        ('{"kind": "ggml_py machine", "version": 99}', "has version 99, and this reads version 1"),
+        ('{"kind": "ggml_py machine", "version": 1}', "is damaged ('machine')"),
+    ],
+)
+def test_other_files_are_refused(tmp_path, content, said):
+    (tmp_path / "m.json").write_text(content)
+    with pytest.raises(ValueError, match="calibrate") as error:
+        Machine.load(tmp_path / "m.json")
+    assert said in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "break_it",
+    [
+        lambda d: d["devices"][0]["samples"][0].update(seconds=[]),
+        lambda d: d["devices"][0]["samples"][0].update(seconds=[-1.0]),
+        lambda d: d["devices"][0]["samples"][0].update(seconds=[float("nan")]),
+        lambda d: d["devices"][0]["samples"][0].update(at=["x"]),
+        lambda d: d["devices"][0].pop("samples"),
+        lambda d: d["machine"].pop("build"),
+        lambda d: d["machine"].update(load=[1.0]),
+        lambda d: d.update(devices=3),
+    ],
+)
+def test_a_damaged_file_is_refused(tmp_path, break_it):
+    data = ONE.to_dict()
+    break_it(data)
+    (tmp_path / "m.json").write_text(json.dumps(data))
+    with pytest.raises(ValueError, match="is damaged"):
+        Machine.load(tmp_path / "m.json")
+
+
+@pytest.mark.parametrize(
+    ("now", "said"),
+    [
+        ({"ggml": "0.27.0"}, "it was measured with ggml 0.26.0, and this is 0.27.0"),
+        ({"ggml": "0.26.0", "build": "0.26.0-abc"}, "it was measured with build 0.26.0-12345678"),
+        ({"processor": "another"}, "it was measured on a processor, and this is another"),
+        ({"n_threads": 4}, "it was measured with 1 thread, and 4 compute"),
+    ],
+)
+def test_what_makes_it_stale_is_said(now, said):
+    (sentence,) = ONE.stale(**now)
+    assert sentence.startswith(said)
+
+
+def test_the_same_machine_is_not_stale():
+    was = ONE.described
+    same = {"ggml": was.ggml, "build": was.build, "processor": was.processor, "n_threads": 1}
+    assert ONE.stale(**same) == ONE.stale() == ()

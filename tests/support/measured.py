@@ -1,0 +1,24 @@
+"""Machines with round numbers, for tests of predictions."""
+
+from ggml_py.cost.machine import Described, Machine, MeasuredDevice
+from ggml_py.cost.sample import Sample
+
+WAS = Described(
+    processor="a processor", cores=2, cache=32 << 20, memory=1 << 34, system="Linux",
+    ggml="0.26.0", build="0.26.0-12345678", n_threads=1, date="2026-11-26T00:00:00+00:00",
+    seconds=80.0, load=(0.1, 0.0),
+)  # fmt: skip
+
+
+def sample(key, at=(), *seconds, bytes=0, flops=0):
+    return Sample(key, tuple(map(float, at)), tuple(map(float, seconds)), bytes, flops)
+
+
+def machine(*samples, name="CPU", type="CPU", asynchronous=False, more=(), **described):
+    """One device, and `more`."""
+    made = MeasuredDevice(name, name, type, asynchronous, tuple(samples), "")
+    return Machine(WAS.__class__(**{**vars(WAS), **described}), (made, *more))
+
+
+def device(name, *samples, type="GPU", asynchronous=False):
+    return MeasuredDevice(name, name, type, asynchronous, tuple(samples), "")
