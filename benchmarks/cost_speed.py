@@ -3,8 +3,8 @@
     python benchmarks/cost_speed.py [--rounds 20] [--write]
 
 The plan is that of a llama's graph, as libllama builds it; the machine is this one, calibrated for
-a few seconds. The first call also sorts the machine's samples, and is shown apart. `--write` puts the
-figures into benchmarks/results/cost_speed.json. Exit status 1 means more than 10 ms.
+a few seconds. The first call also sorts the machine's samples, and is shown apart. `--write` puts
+the figures into benchmarks/results/cost_speed.json. Exit status 1 means more than 10 ms.
 """
 
 from __future__ import annotations

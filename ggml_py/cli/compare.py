@@ -31,6 +31,10 @@ from .shared.reports import FILES, check_reports, report, report_options
 @click.option("--times", "rounds", type=click.IntRange(min=8), metavar="N",
               help="Also time computes, N rounds by turns, at least 8.")  # fmt: skip
 @click.option("--plans-only", is_flag=True, help="Allocate and compute nothing: it is quicker.")
+@click.option(
+    "--machine", "machine_path", type=click.Path(dir_okay=False), metavar="FILE",
+    help="What `ggml-py calibrate` wrote: plans that differ have a predicted time.",
+)  # fmt: skip
 @report_options
 @as_json
 def command(
@@ -41,6 +45,7 @@ def command(
     no_build: bool,
     rounds: int | None,
     plans_only: bool,
+    machine_path: str | None,
     **reported: Any,
 ) -> None:
     """Plan the same work natively under two releases of ggml. Show what moved, and why: a rule of
@@ -54,7 +59,8 @@ def command(
 
     Each release also allocates a graph that is not too large and computes it, with devices that
     are not here simulated: memory, waits, copies and outputs are compared, and with --times how
-    long it takes where no device is simulated.
+    long it takes where no device is simulated. With --machine, plans that differ have a predicted
+    time, by what that machine's devices were measured to take: the release's kernels are not in it.
 
     Exit status: 0 if nothing differs that --allow does not name, 1 otherwise.
 
@@ -63,8 +69,10 @@ def command(
     ggml-py compare --upstream 0.25.3 --upstream 0.26.0 m.gguf -d sim:gpu0,profile=rtx4090 -ngl 9
     ggml-py compare --upstream 0.26.0 --source ~/llama.cpp
     """
+    from ..cost import Machine
     from ..releases import compare
 
+    machine = None if machine_path is None else Machine.load(machine_path)
     releases += (str(Path(source).resolve()),) if source is not None else ()
     if len(releases) != 2:
         raise click.UsageError(
@@ -84,6 +92,7 @@ def command(
             progress=show,
             rounds=rounds or 0,
             observe=not plans_only,
+            machine=machine,
         )
     if all(row.errors[0] and row.errors[1] for row in found.rows):
         first = found.rows[0]

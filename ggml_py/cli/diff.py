@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from .shared.options import ModelCommand, as_json, echo_json
+from .shared.predicted import Predictions, machine_option
 from .shared.source import get_plans, source_options
 
 
@@ -24,16 +25,19 @@ from .shared.source import get_plans, source_options
     help="Backend OLD of A is backend NEW of B, as in gpu0=CUDA0. May be repeated.",
 )
 @click.option("-v", "--verbose", is_flag=True, help="Print all rows of each table.")
+@machine_option
 @as_json
 def command(
     a: str,
     b: str,
     renames: tuple[str, ...],
     verbose: bool,
+    machine_path: str | None,
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Show what B decides differently from A: assignments, causes, splits, copies and their bytes.
+    """Show what B decides differently from A: assignments, causes, splits, copies and their bytes;
+    with --machine also the time that each is predicted to take.
 
     A and B are plans that `ggml-py plan MODEL -o FILE` saved, logs of programs that ran with
     GGML_SCHED_DEBUG=2, or models, to which the options apply. '-' is standard input.
@@ -49,14 +53,17 @@ def command(
     backends = dict(map(_rename, renames))
     if len(backends) < len(renames):
         raise click.UsageError("--rename: a backend is renamed twice")
+    predictions = Predictions(machine_path)
     before, after = get_plans((a, b), **options)
     diff = before.diff(after, backends)
     if as_json:
-        echo_json(diff.to_dict())
+        echo_json({**diff.to_dict(), **predictions.data(after, before)})
     else:
         from ..export.to_terminal import show_diff
 
         show_diff(diff, limit=None if verbose else 20)
+        if said := predictions.change(before, after):
+            click.echo(said)
     click.get_current_context().exit(int(bool(diff)))
 
 

@@ -11,6 +11,7 @@ from ..trace.answers.passes import PASS_NAMES, has_leaf_passes
 from .shared.command_line import command_line
 from .shared.options import ModelCommand, as_json, echo_json
 from .shared.output import check_output, save
+from .shared.predicted import Predictions, machine_option
 from .shared.remedies import model_remedy
 from .shared.source import for_model, get_plan, is_model, plan_model, source_options
 from .shared.what_if import FORMS, Assumption, ChangeType, changed
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
     help="Write the plan to FILE: .json (for other verbs), .html, ...; add .gz to compress.",
 )
 @click.option("--force", is_flag=True, help="Replace FILE if it exists.")
+@machine_option
 @as_json
 def command(
     model: str,
@@ -59,6 +61,7 @@ def command(
     changes: tuple[Assumption, ...],
     output: str | None,
     force: bool,
+    machine_path: str | None,
     as_json: bool,
     **options: Any,
 ) -> None:
@@ -70,7 +73,7 @@ def command(
 
     With --what-if, everything printed or saved is the changed plan. --json prints the plan, or only
     what --text, --passes, --steps, --order, --cpu, --advice and --what-if ask for, each under its
-    name.
+    name. With --machine it is predicted how long the graph takes, before and after a change.
 
     \b
     ggml-py plan model.gguf -d sim:gpu0,min_batch=32 -d CPU -ngl 20
@@ -83,6 +86,7 @@ def command(
     parts = [name for name in PARTS if options.pop(name)]
     if output is not None:
         check_output(output, force=force)
+    predictions = Predictions(machine_path)
     before = get_plan(model, **options)
     plan = _changed(before, changes, model, options) if changes else before
     if output is not None:
@@ -98,7 +102,7 @@ def command(
             why, remedy = _answer(model, plan, options)
             answer = {**why.to_dict(), "remedy": None if remedy is None else remedy.to_dict()}
             data = {**plan.to_json(), "why": answer}
-        echo_json(data)
+        echo_json({**data, **predictions.data(plan, before if changes else None)})
         return
     from ..export.to_terminal import show, show_diff
 
@@ -106,8 +110,13 @@ def command(
         click.echo(f"What if {', '.join(c.text for c in changes)}:")
         show_diff(before.diff(plan), limit=None if verbose else 20)
         click.echo(plan.promise.text)
-    elif verbose or not (parts or output):
-        show(plan, verbose, *_answer(model, plan, options))
+        said = predictions.change(before, plan)
+    else:
+        said = predictions.of(plan)
+        if verbose or not (parts or output):
+            show(plan, verbose, *_answer(model, plan, options))
+    if said:
+        click.echo(said)
     for name in parts:
         PARTS[name].show(plan)
 

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ..cost import Machine
+from ..cost.change import PredictedTime, predicted_time
 from ..trace.answers.diff import Diff, diff
 from ..trace.names import counted
 from .attribution import Attribution, agrees, changes
@@ -32,6 +34,7 @@ class Compared:
     changes: tuple[Attribution, ...]  # what led from one plan to the other
     run: tuple[Attribution, ...]  # what else differs: memory, waits, copies, outputs, times
     agrees: tuple[bool | None, bool | None]  # whether the reference makes the same plans
+    predicted: PredictedTime | None = None  # if a machine was given
 
     @property
     def errors(self) -> tuple[str, str]:
@@ -64,6 +67,7 @@ class Compared:
             "observed": [_observed(made) for made in (self.before, self.after)],
             "output_error": _as_dict(output_error(self.before, self.after)),
             "time": _as_dict(time_change(self.before, self.after)),
+            "predicted": None if self.predicted is None else self.predicted.to_dict(),
             "diff": self.diff.to_dict() if self.diff is not None else None,
         }  # fmt: skip
 
@@ -145,13 +149,15 @@ def compare(
     progress: Progress | None = None,
     rounds: int = 0,
     observe: bool = True,
+    machine: Machine | None = None,
 ) -> Comparison:
     """What release `after` plans differently from release `before`, case by case, and why.
 
     A release is any name that `ggml-py build --list` prints, or the folder of a checkout. One that
     is missing is built, unless `build` is false. A case that a release cannot plan is in the result
     with the reason. With `rounds`, computes are timed by turns so many times, at least
-    `MIN_ROUNDS`; without `observe` graphs are only planned. Raises `NotBuiltError`, and ValueError
+    `MIN_ROUNDS`; without `observe` graphs are only planned. With `machine`, as `ggml-py calibrate`
+    measured it, plans that differ have a predicted time. Raises `NotBuiltError`, and ValueError
     for an unknown name and too few rounds.
     """
     if rounds and not observe:
@@ -163,7 +169,7 @@ def compare(
     if labels[0] == labels[1]:
         raise ValueError(f"{before} and {after} are the same build, {labels[0]}: name two releases")
     made = plans_under(labels, work, jobs, progress, build, rounds, observe)
-    return compared(before, after, work, *made)
+    return compared(before, after, work, *made, machine=machine)
 
 
 def compared(
@@ -172,26 +178,28 @@ def compared(
     cases: Sequence[Work],
     made_before: Sequence[Made],
     made_after: Sequence[Made],
+    *,
+    machine: Machine | None = None,
 ) -> Comparison:
     """What `compare` returns, for what `plans_under` gives."""
-    rows = map(_row, cases, made_before, made_after)
+    rows = (_row(*one, machine) for one in zip(cases, made_before, made_after, strict=True))
     return Comparison(before, after, tuple(rows))
 
 
-def _row(case: Work, before: Made, after: Made) -> Compared:
+def _row(case: Work, before: Made, after: Made, machine: Machine | None) -> Compared:
     a, b = before.plan, after.plan
     agreed = [
         agrees(plan) if plan is not None and plan.planner != "reference" else None
         for plan in (a, b)
     ]
-    both = a is not None and b is not None
-    return Compared(
-        case.name, before, after,
-        diff(a, b) if a is not None and b is not None else None,
-        changes(a, b) if a is not None and b is not None else (),
-        run_changes(before, after) if both else (),
-        (agreed[0], agreed[1]),
-    )  # fmt: skip
+    agreement = agreed[0], agreed[1]
+    if a is None or b is None:
+        return Compared(case.name, before, after, None, (), (), agreement)
+    moved, why, run = diff(a, b), changes(a, b), run_changes(before, after)
+    predicted = None if machine is None else predicted_time(a, b, machine)
+    if predicted is not None and (moved or why):
+        run = (*run, Attribution("predicted", "", str(predicted), False))
+    return Compared(case.name, before, after, moved, why, run, agreement, predicted)
 
 
 def _observed(made: Made) -> dict[str, Any] | None:

@@ -1,0 +1,67 @@
+"""What two plans are predicted to take on the same machine."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from ..trace.names import counted
+from ..trace.planned import Planned
+from .cost import Cost, cost_of
+from .machine import Machine
+
+
+class PredictedTime(NamedTuple):
+    """Seconds of one compute by two plans, with the samples of one machine: what another release's
+    kernels take is not in it."""
+
+    before: float
+    after: float
+    before_interval: tuple[float, float]  # nine of ten measurements are in it
+    after_interval: tuple[float, float]
+    unknown: tuple[int, int]  # nodes and copies of which nothing was measured, in each plan
+
+    @property
+    def ratio(self) -> float | None:
+        """after / before; None if a plan has nodes of which nothing was measured."""
+        return None if any(self.unknown) or not self.before else self.after / self.before
+
+    def to_dict(self) -> dict[str, Any]:
+        """As data that `json` can write."""
+        return {**self._asdict(), "ratio": self.ratio}
+
+    def __str__(self) -> str:
+        if any(self.unknown):
+            return f"how long a compute takes is not known: {_lack(max(self.unknown))}"
+        return (
+            f"a compute is predicted to take {self.ratio:.2f} times as long: "
+            f"{told(self.before, self.before_interval)} → "
+            f"{told(self.after, self.after_interval)}, by the plan alone"
+        )
+
+
+def predicted_time(before: Planned, after: Planned, machine: Machine) -> PredictedTime:
+    """The predicted time of both. Raises ValueError for a plan without shapes."""
+    a, b = cost_of(before, machine), cost_of(after, machine)
+    return PredictedTime(a.seconds, b.seconds, a.interval, b.interval, (n_unknown(a), n_unknown(b)))
+
+
+def n_unknown(cost: Cost) -> int:
+    """How many nodes and copies nothing was measured of."""
+    return len(cost.unknown) + len(cost.missing_copies)
+
+
+def told(seconds: float, interval: tuple[float, float]) -> str:
+    """In milliseconds: "1.2 ms (1.1 to 1.3)"."""
+    low, high = (1e3 * end for end in interval)
+    return f"{1e3 * seconds:.3g} ms ({low:.3g} to {high:.3g})"
+
+
+def predicted(cost: Cost) -> str:
+    """A sentence."""
+    if n := n_unknown(cost):
+        return f"how long a compute takes is not known: {_lack(n)}"
+    return f"a compute is predicted to take {told(cost.seconds, cost.interval)}: {cost.bound}"
+
+
+def _lack(n: int) -> str:
+    return f"of {counted(n, 'node or copy', 'nodes and copies')} nothing was measured"

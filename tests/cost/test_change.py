@@ -1,0 +1,54 @@
+"""Predicted times of plans that verbs show."""
+
+import json
+
+import pytest
+from cli_runs import fails, ok, run
+from measured import machine, sample
+
+import ggml_py as ggml
+from ggml_py.cost import Machine
+
+
+@pytest.fixture(scope="module")
+def files(plans, tmp_path_factory):
+    """A plan, the same with everything on the CPU, and machines that know all, and not all, of
+    its work."""
+    folder = tmp_path_factory.mktemp("machine")
+    plan = plans["cpu_only"]
+    plan.to_json(folder / "plan.json")
+    works = {(n.work.key, n.work.at) for n in plan.cost(machine()).nodes}
+    samples = [sample(key, at, 1e-3) for key, at in sorted(works)]
+    machine(*samples).save(folder / "machine.json")
+    machine(*samples[1:]).save(folder / "partly.json")
+    return folder
+
+
+def test_plan_says_how_long_it_takes(files):
+    plan, known = files / "plan.json", files / "machine.json"
+    cost = ggml.Plan.from_json(plan).cost(Machine.load(known))
+    line = ok("plan", plan, "--machine", known).splitlines()[-1]
+    assert line.startswith(f"a compute is predicted to take {1e3 * cost.seconds:.3g} ms (")
+    data = json.loads(ok("plan", plan, "--machine", known, "--json"))["predicted"]
+    assert data["seconds"] == pytest.approx(cost.seconds) and data["unknown_nodes"] == 0
+    assert "predicted" not in ok("plan", plan)
+    line = ok("plan", plan, "--machine", files / "partly.json").splitlines()[-1]
+    assert line.startswith("how long a compute takes is not known: of ")
+
+
+def test_a_change_has_both_times(files):
+    plan, known = files / "plan.json", files / "machine.json"
+    words = ("plan", plan, "--what-if", "op_offload=off", "--machine", known)
+    assert ok(*words).splitlines()[-1].startswith("a compute is predicted to take 1.00 times")
+    data = json.loads(ok(*words, "--json"))
+    assert data["predicted"]["ratio"] == pytest.approx(1.0) and "what_if" in data
+    done = run("diff", plan, plan, "--machine", known)
+    assert done.returncode == 0 and "1.00 times as long" in done.stdout
+    assert json.loads(ok("diff", plan, plan, "--machine", known, "--json"))["predicted"]["before"]
+
+
+def test_a_file_that_is_no_machine(files):
+    plan = files / "plan.json"
+    for words in (("plan", plan), ("diff", plan, plan)):
+        assert "is not a machine's file" in fails(*words, "--machine", plan)
+        assert "no such file" in fails(*words, "--machine", files / "none").lower()
