@@ -86,7 +86,7 @@ def command(
     parts = [name for name in PARTS if options.pop(name)]
     if output is not None:
         check_output(output, force=force)
-    predictions = Predictions(machine_path)
+    predictions = Predictions(machine_path, options["devices"])
     before = get_plan(model, **options)
     plan = _changed(before, changes, model, options) if changes else before
     if output is not None:

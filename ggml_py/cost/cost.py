@@ -14,6 +14,7 @@ from typing import Any
 from ..trace.planned import Planned
 from ..trace.record import NODE
 from ..trace.split import SplitInput
+from .datasheets import SheetEstimator
 from .estimate import OVERHEAD, Estimator
 from .machine import Machine
 from .sample import COPY_FROM, COPY_TO
@@ -93,6 +94,7 @@ class Cost:
     bound: str
     coldness: dict[str, float]  # by backend: the part of what it reads that no cache still has
     stale: tuple[str, ...] = field(default=())  # why the machine's file may not apply
+    assumed: tuple[str, ...] = field(default=())  # what rests on data sheets, in sentences
 
     def __repr__(self) -> str:
         return f"<Cost {self.headline()}>"
@@ -128,6 +130,7 @@ class Cost:
             "unknown_nodes": [node.id for node in self.unknown],
             "unknown_copies": [[c.tensor, c.split] for c in self.missing_copies],
             "stale": list(self.stale),
+            "assumed": list(self.assumed),
             "nodes": [
                 {"id": n.id, "backend": n.backend, "seconds": n.seconds,
                  "interval": None if n.interval is None else list(n.interval), "bound": n.bound,
@@ -228,7 +231,15 @@ class _Adder:
             plan, self.machine, nodes, tuple(copies), tuple(splits), total,
             self._total_interval(total), _most(bounds), self._coldness_by_name(),
             self.machine.stale(ggml=plan.settings.upstream, n_threads=_threads_of(plan)),
+            self._assumed(),
         )  # fmt: skip
+
+    def _assumed(self) -> tuple[str, ...]:
+        cards = {e.device.name: e.card for e in self.estimators if isinstance(e, SheetEstimator)}
+        return tuple(
+            f"{name} was not measured: its times are from the data sheet of the {card}"
+            for name, card in cards.items()
+        )
 
     def _nodes(self) -> tuple[NodeCost, ...]:
         plan, found = self.plan, []
@@ -265,10 +276,10 @@ class _Adder:
     def _most_of(self, b: int, work: NodeWork) -> float:
         """What an unknown node may take: a multiple of the time for its bytes and operations."""
         known = self.estimators[b] or self.estimators[-1]
-        if known is None or not known._bandwidth:
+        if known is None or not known.bandwidth:
             return 0.0
-        by_flops = work.flops / known._speed if known._speed else 0.0
-        return _UNKNOWN * (work.bytes / known._bandwidth + by_flops + known.cold_node.seconds)
+        by_flops = work.flops / known.speed if known.speed else 0.0
+        return _UNKNOWN * (work.bytes / known.bandwidth + by_flops + known.cold_node.seconds)
 
     def _copy(self, given: SplitInput, index: int) -> CopyCost:
         source, to = given.src_backend or "?", given.dst_backend
@@ -323,16 +334,19 @@ class _Adder:
         return dict(zip(self.names, self.coldness, strict=True))
 
 
-def _estimator(machine: Machine, backend: str, device: str) -> Estimator | None:
-    """The device's, kept with the machine."""
+def _estimator(machine: Machine, backend: str, device: str) -> Estimator | SheetEstimator | None:
+    """The device's, kept with the machine: from what was measured, otherwise from the data sheet of
+    the card that it stands for."""
+    kept = machine._derived
     for name in (backend, device):
-        found = machine.device(name)
-        if found is not None:
-            kept = machine._derived
-            if found.name not in kept:
-                kept[found.name] = Estimator(found)
-            estimator: Estimator = kept[found.name]
-            return estimator
+        made: Estimator | SheetEstimator | None = None
+        if (found := machine.device(name)) is not None:
+            made = kept.get(name) or Estimator(found)
+        elif (card := machine.cards.get(name)) is not None:
+            made = kept.get(name) or SheetEstimator(name, card)
+        if made is not None:
+            kept[name] = made
+            return made
     return None
 
 

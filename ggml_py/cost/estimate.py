@@ -45,8 +45,8 @@ class Estimator:
         self._known: dict[tuple[NodeWork, float], Estimate | None] = {}
         rates = [(s.bytes / s.usual, s.flops / s.usual) for s in device.samples
                  if s.usual > 0 and not s.key.endswith(HOT) and s.bytes]  # fmt: skip
-        self._bandwidth = max((b for b, _f in rates), default=0.0)
-        self._speed = max((f for _b, f in rates), default=0.0)
+        self.bandwidth = max((b for b, _f in rates), default=0.0)
+        self.speed = max((f for _b, f in rates), default=0.0)
         self.cold_node = self._constant(COLD_NODE)
         self.split = self._constant(SPLIT)
 
@@ -126,8 +126,8 @@ class Estimator:
         return None
 
     def _bound(self, work: NodeWork, seconds: float) -> str:
-        by_bytes = work.bytes / self._bandwidth if self._bandwidth else 0.0
-        by_flops = work.flops / self._speed if self._speed else 0.0
+        by_bytes = work.bytes / self.bandwidth if self.bandwidth else 0.0
+        by_flops = work.flops / self.speed if self.speed else 0.0
         if max(by_bytes, by_flops) < seconds / 4 and not work.reads_much:
             return OVERHEAD
         return BYTES if by_bytes >= by_flops else FLOPS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +57,8 @@ class Machine:
     devices: tuple[MeasuredDevice, ...]
     # Sentences about what may be wrong with the measurement.
     doubts: tuple[str, ...] = ()
+    # Cards in the place of devices that were not measured, by the devices' names: `with_cards`.
+    cards: Mapping[str, str] = field(default_factory=dict)
     _derived: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
 
     def __repr__(self) -> str:
@@ -67,6 +69,17 @@ class Machine:
     def n_threads(self) -> int:
         """The threads that the CPU computed with."""
         return self.described.n_threads
+
+    def with_cards(self, cards: Mapping[str, str]) -> Machine:
+        """The machine with named cards ("rtx4090") in the place of devices that were not measured,
+        by the devices' names: their times are then those of data sheets (`DATASHEETS`), with wide
+        intervals. Raises ValueError for a card without a data sheet."""
+        from .datasheets import DATASHEETS
+
+        if unknown := sorted({card for card in cards.values() if card not in DATASHEETS}):
+            known = ", ".join(DATASHEETS)
+            raise ValueError(f"no data sheet of {', '.join(unknown)}: expected one of {known}")
+        return replace(self, cards={**self.cards, **cards}, _derived={})
 
     def device(self, name: str) -> MeasuredDevice | None:
         """The device of that name; None if it was not measured."""

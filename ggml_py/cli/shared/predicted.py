@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
 if TYPE_CHECKING:
+    from ...cost import Machine
     from ...plan import Plan
 
 machine_option = click.option(
@@ -18,20 +21,37 @@ machine_option = click.option(
 )
 
 
+def load_machine(path: str, devices: Sequence[str] = ()) -> Machine:
+    """The machine in a file, with data sheets for the cards among the simulated devices: the values
+    of -d, such as "sim:gpu0,profile=rtx4090"."""
+    from ...cost import Machine
+    from ...cost.datasheets import DATASHEETS
+
+    cards = {}
+    for text in devices:
+        for one in re.split(",(?=sim:)", text):
+            name, *settings = one.removeprefix("sim:").split(",")
+            card = next((s[8:] for s in settings if s.startswith("profile=")), "")
+            if one.startswith("sim:") and card in DATASHEETS:
+                cards[name] = card
+    return Machine.load(path).with_cards(cards)
+
+
 class Predictions:
     """Predicted times, if a machine's file was given."""
 
-    def __init__(self, path: str | None) -> None:
-        """Raises what `Machine.load` raises."""
-        from ...cost import Machine
-
-        self._machine = None if path is None else Machine.load(path)
+    def __init__(self, path: str | None, devices: Sequence[str] = ()) -> None:
+        """`devices` are the values of -d. Raises what `Machine.load` raises."""
+        self._machine = None if path is None else load_machine(path, devices)
 
     def of(self, plan: Plan) -> str:
         """A sentence; "" without a machine."""
         from ...cost.change import predicted
 
-        return "" if self._machine is None else predicted(plan.cost(self._machine))
+        if self._machine is None:
+            return ""
+        cost = plan.cost(self._machine)
+        return "\n".join((predicted(cost), *cost.assumed))
 
     def change(self, before: Plan, after: Plan) -> str:
         """What a plan in the place of another changes, in a sentence; "" without a machine."""
@@ -52,4 +72,5 @@ class Predictions:
         cost = plan.cost(self._machine)
         return {"predicted": {"seconds": cost.seconds, "interval": list(cost.interval),
                               "bound": cost.bound, "unknown_nodes": len(cost.unknown),
-                              "unknown_copies": len(cost.missing_copies)}}  # fmt: skip
+                              "unknown_copies": len(cost.missing_copies),
+                              "assumed": list(cost.assumed)}}  # fmt: skip

@@ -1,0 +1,60 @@
+"""Devices that nobody measured, by their makers' data sheets: wide intervals, and said."""
+
+import json
+
+import pytest
+from cli_runs import ok
+from drawn_plans import llama
+from measured import machine, sample
+
+import ggml_py as ggml
+from ggml_py.cost.datasheets import DATASHEETS
+
+
+def test_every_sheet_is_of_a_card_that_there_is():
+    assert set(DATASHEETS) <= set(ggml.profiles()) and len(DATASHEETS) > 30
+    for name, sheet in DATASHEETS.items():
+        assert all(figure > 0 for figure in sheet), name
+        assert sheet.matrix >= sheet.vector and sheet.bandwidth >= sheet.link, name
+
+
+def test_what_rests_on_a_sheet_is_said_and_uncertain():
+    plan = llama(4)
+    unknown = plan.cost(machine())
+    assert len(unknown.unknown) == len(unknown.nodes) and unknown.assumed == ()
+    cost = plan.cost(machine().with_cards({"gpu0": "rtx4090"}))
+    assert cost.assumed == ("gpu0 was not measured: its times are from the data sheet of the rtx4090",)
+    assert cost.to_dict()["assumed"] == list(cost.assumed)
+    sheet = DATASHEETS["rtx4090"]
+    for node in cost.nodes:
+        if node.backend != "gpu0":
+            assert node.seconds is None  # the CPU was not measured, and has no sheet
+            continue
+        low, high = node.interval
+        assert high > 2.5 * low and node.samples == ()
+        assert node.seconds >= node.work.bytes / (sheet.bandwidth * 1e9)
+
+
+def test_a_measured_device_needs_no_sheet():
+    plan = llama(1)
+    works = {(n.work.key, n.work.at) for n in plan.cost(machine()).nodes}
+    samples = [sample(key, at, 1e-3) for key, at in sorted(works)]
+    known = machine(*samples, name="gpu0").with_cards({"gpu0": "t4"})
+    assert plan.cost(known).assumed == ()
+
+
+def test_a_card_without_a_sheet_is_refused():
+    with pytest.raises(ValueError, match="no data sheet of abacus: expected one of rtx5090, "):
+        machine().with_cards({"gpu0": "abacus"})
+
+
+def test_a_simulated_card_on_the_command_line(tmp_path):
+    from ggml_py.models.synthetic import LlamaSpec, write_llama
+
+    write_llama(tmp_path / "m.gguf", LlamaSpec(n_layer=1, n_vocab=512))
+    machine().save(tmp_path / "machine.json")
+    words = ("plan", tmp_path / "m.gguf", "-d", "sim:gpu0,profile=rtx4090,memory=1G", "-ngl", 9)
+    words += ("--machine", tmp_path / "machine.json")
+    data = json.loads(ok(*words, "--json"))["predicted"]
+    assert data["assumed"] and data["unknown_nodes"] >= 1  # the CPU's
+    assert "from the data sheet of the rtx4090" in ok(*words)
