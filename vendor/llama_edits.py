@@ -109,9 +109,36 @@ _ARG = (
     ),
 )
 
+_STATES = "ggml_backend_alloc_ctx_tensors_from_buft(ctx.get(), buft);\n        if (!buf) {\n"
+_SIZES = "    for (const auto & [_, buf] : ctxs_bufs) {\n"
+_SIZE = "] += ggml_backend_buffer_get_size(buf.get());\n"
+
+
+def _states(first: str, type_: str, before: str = "") -> tuple[Edit, ...]:
+    """Upstream allocates recurrent states also for a context that only plans (llama_states.h)."""
+    return (
+        Edit("states that are not allocated", f'#include "{first}"\n',
+             '\n#include "llama_states.h"\n', after=True),
+        Edit("allocation of states", _STATES,
+             "gpl_alloc_states(ctx.get(), buft, hparams.no_alloc);\n        if (!buf) {\n",
+             replace=True),
+        Edit("bytes of states", f"{_SIZES}{before}        ret[{type_}{_SIZE}",
+             "    for (const auto & [ctx, buf] : ctxs_bufs) {\n"
+             "        ret[ggml_backend_buffer_get_type(buf.get())] += "
+             "gpl_states_size(ctx.get(), buf.get());\n", replace=True),
+    )  # fmt: skip
+
+
+_OF_TYPE = "ggml_backend_buffer_get_type(buf.get())"
+
 EDITS: dict[str, tuple[Edit, ...]] = {
     "src/llama-context.h": (_FRIEND,),
     "src/llama-context.cpp": _CONTEXT,
     "src/llama-model.cpp": _MODEL,
+    "src/llama-memory-recurrent.cpp": _states("llama-memory-recurrent.h", _OF_TYPE),
+    "src/llama-kv-cache-dsv4.cpp": _states(
+        "llama-kv-cache-dsv4.h", "buft",
+        f"        ggml_backend_buffer_type_t buft = {_OF_TYPE};\n",
+    ),
     "common/arg.cpp": _ARG,
 }

@@ -66,6 +66,13 @@ def show(
         )
     if memory.note:
         _print(console, memory.note)
+    sizes = {b.name: b.size for b in memory.buffers}
+    if any((row.compute or 0) > sizes.get(row.buft, 0) for row in memory.breakdown):
+        _print(
+            console,
+            "the table has what llama.cpp allocates: each compute buffer of the largest graph that "
+            "it reserves memory for, which is not this one",
+        )
 
 
 def _breakdown(memory: PlanMemory, free: Mapping[str, tuple[int, int]]) -> Table:
@@ -134,23 +141,23 @@ def _blocks(memory: PlanMemory, blocks: tuple[MemoryBlock, ...], title: str) -> 
 
 def show_changes(
     lacks: Mapping[str, int],
-    tried: Sequence[SavingChange],
+    tried: Sequence[SavingChange] | None = None,
     moves: Sequence[NodeMove] = (),
     console: Console | None = None,
 ) -> None:
     """Prints what devices lack and the changes that make the model fit; if they lack nothing, the
-    changes that lower its memory."""
+    changes that lower its memory. `tried` is None if none were looked for."""
     console = console or new_console()
     for device, size in lacks.items():
         _print(console, f"{device} lacks {size:,} bytes ({format_bytes(size)}): it does not fit")
-    if lacks and not tried:
+    if lacks and tried is not None and not tried:
         _print(console, "no change of a single option makes it fit")
     if tried or moves:
         title = "the smallest changes that make it fit" if lacks else "what would lower it"
         table = plain_table()
         table.add_column(title, no_wrap=True)
         table.add_column("")
-        for one in tried:
+        for one in tried or ():
             table.add_row(f"  {escape(one.text)}", _savings(one.saved))
         for move in moves:
             what = f"  {move.op} '{move.node}' on {move.backend}"
@@ -161,8 +168,14 @@ def show_changes(
 
 def _savings(saved: Mapping[str, int]) -> str:
     return ", ".join(
-        f"{escape(name)} {'-' if size > 0 else '+'}{mib(abs(size))}" for name, size in saved.items()
+        f"{escape(name)} {'-' if size > 0 else '+'}{_size(abs(size))}"
+        for name, size in saved.items()
     )
+
+
+def _size(n: int) -> str:
+    """In MiB; small numbers with their unit."""
+    return mib(n) if n * 100 >= 1 << 20 else format_bytes(n)
 
 
 _LEVELS = " ▁▂▃▄▅▆▇█"
@@ -178,7 +191,7 @@ def curve(values: tuple[int, ...], whole: int, width: int = _WIDTH) -> str:
         for i in range(n)
     ]
     top = len(_LEVELS) - 1
-    return "".join(_LEVELS[min(top, -(-max(part) * top // whole))] for part in parts)
+    return "".join(_LEVELS[max(0, min(top, -(-max(part) * top // whole)))] for part in parts)
 
 
 def _print(console: Console, line: str) -> None:

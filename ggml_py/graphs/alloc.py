@@ -19,7 +19,7 @@ from ..boundary.handle import Handle, Held, in_use, reading
 from ..errors import AbortError, AllocError, ArgumentError
 from ..tensors.tensor import Tensor
 from .graph import Graph
-from .reallocation import Reallocation, reallocation
+from .reallocation import Reallocation, labels, reallocation
 
 _MAX_REALLOCS = 256
 
@@ -262,16 +262,19 @@ class GraphAllocator(Lender):
             return
         record = ffi.new("struct gp_realloc_record *")
         unfit = lib.gp_gallocr_unfit(self.ptr, graph.ptr, record)
-        names = [buft.name for buft in self.buffer_types][: len(record.before)]
-        sizes = range(len(names))
-        for i in sizes:
-            record.before[i] = self._size(i)
+        before = self._sizes()
         yield
-        for i in sizes:
-            record.after[i] = self._size(i)
         if unfit:
+            names = labels([buft.name for buft in self.buffer_types])
             self._n_reallocations += 1
-            self._reallocations.append(reallocation(record, names))
+            counts = record.kind in (lib.GP_REALLOC_NODES, lib.GP_REALLOC_LEAFS)
+            first = "the first graph" if counts and not record.have else ""
+            self._reallocations.append(reallocation(record, names, before, self._sizes(), first))
+
+    def _sizes(self) -> dict[str, int]:
+        """Bytes of each buffer; a repeated type has its own in the first one."""
+        names = labels([buft.name for buft in self.buffer_types])
+        return {name: self._size(i) for i, name in enumerate(names)}
 
     def _size(self, i: int) -> int:
         return int(lib.ggml_gallocr_get_buffer_size(self.ptr, i))

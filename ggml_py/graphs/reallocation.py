@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from ..boundary.ffi import lib, text
@@ -33,17 +34,22 @@ class Reallocation(NamedTuple):
         return any(self.after[name] > size for name, size in self.before.items())
 
 
-def reallocation(r: Any, names: list[str]) -> Reallocation:
-    """What a `struct gp_realloc_record` says; `names` are the buffers' in its order."""
-    before = {name: int(r.before[i]) for i, name in enumerate(names)}
-    after = {name: int(r.after[i]) for i, name in enumerate(names)}
-    if not any(before.values()):
-        said = "the first graph, without a reserve before it"
-        return Reallocation("first", "", said, before, after, False)
+def reallocation(
+    r: Any, names: list[str], before: dict[str, int], after: dict[str, int], first: str = ""
+) -> Reallocation:
+    """What a `struct gp_realloc_record` says; `names` are the buffers' in its order, and the bytes
+    are by these names. `first` is what is said if nothing was laid out before."""
+    if first:
+        return Reallocation("first", "", first, before, after, False)
     reason, tensor, said = _reason(r, names)
     if r.ours:
         said += "; upstream compares only counts and sizes, and would keep its old layout"
     return Reallocation(reason, tensor, said, before, after, bool(r.ours))
+
+
+def labels(names: Sequence[str]) -> list[str]:
+    """The names; one that repeats gets its index."""
+    return [n if names.count(n) == 1 else f"{n}#{i}" for i, n in enumerate(names)]
 
 
 def _reason(r: Any, names: list[str]) -> tuple[str, str, str]:

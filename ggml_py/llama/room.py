@@ -42,10 +42,11 @@ class Tried(NamedTuple):
 
 
 def used(rows: Iterable[MemoryRow]) -> dict[str, int]:
-    """Bytes by device."""
+    """Bytes by device. A mapped file takes none: the system may drop its pages."""
     found: dict[str, int] = {}
     for row in rows:
-        found[row.device] = found.get(row.device, 0) + row.nbytes
+        size = row.nbytes - (row.weights if row.buft.endswith("_Mapped") else 0)
+        found[row.device] = found.get(row.device, 0) + size
     return found
 
 
@@ -101,26 +102,31 @@ def fitting(
 def _first_that_fits(
     way: Sequence[OptionChange], opened: Opened, free: Mapping[str, int], before: dict[str, int]
 ) -> Tried | None:
-    """The first change of a way that fits. Later ones need less memory where it is missing."""
+    """The first change of a way that fits. Later ones need less memory where it is missing now,
+    and may need more elsewhere: layers that leave a device go to another."""
+    missing = [device for device in free if before.get(device, 0) > free[device]]
     tried: dict[int, tuple[MemoryRow, ...] | None] = {}
 
-    def fits(i: int) -> bool:
+    def enough(i: int) -> bool:
+        """Whether no device lacks memory that lacks it now."""
         if i not in tried:
             tried[i] = _memory(opened, way[i])
         found = tried[i]
-        return found is not None and not lacking(found, free)
+        return found is None or not any(device in lacking(found, free) for device in missing)
 
     low, high = 0, len(way) - 1
-    if high < 0 or not fits(high):
+    if high < 0 or not enough(high):
         return None
     while low < high:
         middle = (low + high) // 2
-        if fits(middle):
+        if enough(middle):
             high = middle
         else:
             low = middle + 1
     memory = tried[high]
-    return None if memory is None else _tried(way[high], memory, before)
+    if memory is None or lacking(memory, free):
+        return None
+    return _tried(way[high], memory, before)
 
 
 def _memory(opened: Opened, change: OptionChange) -> tuple[MemoryRow, ...] | None:
@@ -144,9 +150,9 @@ def _tried(change: OptionChange, memory: tuple[MemoryRow, ...], before: dict[str
 
 def _ways(model: LlamaModel, halves: bool = False) -> Iterator[Sequence[OptionChange]]:
     """For each option its values, from the smallest change to the largest; with `halves` the
-    context is halved at once."""
+    context and the ubatch are halved at once."""
     ways = [
-        list(_ubatches(min(model.n_ctx, model.n_ubatch))),
+        list(_ubatches(min(model.n_ctx, model.n_ubatch), halves)),
         [] if model.flash_attn else [OptionChange("-fa on", {"flash_attn": "on"})],
         list(_cache_types(model)),
         list(_contexts(model.n_ctx, halves)),
@@ -155,9 +161,11 @@ def _ways(model: LlamaModel, halves: bool = False) -> Iterator[Sequence[OptionCh
     return (way for way in ways if way)
 
 
-def _ubatches(n: int) -> Iterator[OptionChange]:
-    while (n := n // 2) >= _LEAST_UBATCH:
-        yield OptionChange(f"-ub {n}", {"n_ubatch": n})
+def _ubatches(n: int, halves: bool) -> Iterator[OptionChange]:
+    step = _LEAST_UBATCH
+    for smaller in (n // 2,) if halves else range((n - 1) // step * step, step - 1, -step):
+        if smaller >= step:
+            yield OptionChange(f"-ub {smaller}", {"n_ubatch": smaller})
 
 
 def _contexts(n_ctx: int, halves: bool) -> Iterator[OptionChange]:

@@ -47,6 +47,10 @@ def layout_unknown(plan: Planned) -> str:
         return f"a {plan.capture.source} does not say what the graph allocator looks at"
     if not plan.capture.compute_buffers:
         return "the plan was saved by a version that did not record the backends' alignment"
+    first = {backend.buft: b for b, backend in reversed([*enumerate(plan.backends)])}
+    known = {record.backend for record in plan.capture.compute_buffers}
+    if lacking := [plan.backends[b].name for b in first.values() if b not in known]:
+        return f"the alignment of the memory of {', '.join(lacking)} is not known"
     if plan.order is None:
         return "a backend changes the order of its nodes, and that order is not known"
     for t in (*plan.leafs, *plan.nodes):

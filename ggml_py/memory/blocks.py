@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -46,7 +47,7 @@ class Usage(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes of all its chunks: what is allocated."""
+        """Bytes of all its chunks."""
         return sum(self.chunk_sizes)
 
     @property
@@ -71,20 +72,22 @@ class Usage(NamedTuple):
 def next_in_place(blocks: Sequence[MemoryBlock]) -> dict[int, tuple[int, ...]]:
     """The tensors that get bytes of each tensor's place next, by its id; () if nobody does. An
     operand's place goes to the result that is written over it."""
-    found: dict[int, list[int]] = {block.tensor: [] for block in blocks}
-    holders: dict[int, list[tuple[int, int, int]]] = {}  # by chunk: offset, end, tensor
+    found: dict[int, dict[int, None]] = {block.tensor: {} for block in blocks}
+    holders: dict[int, list[tuple[int, int, int]]] = {}  # by chunk, sorted: offset, end, tensor
     for block in blocks:
-        kept = []
-        for at, end, tensor in holders.get(block.chunk, []):
-            if at < block.end and block.offset < end:
-                found[tensor].append(block.tensor)
-                kept += [(at, block.offset, tensor)] * (at < block.offset)
-                kept += [(block.end, end, tensor)] * (block.end < end)
-            else:
-                kept.append((at, end, tensor))
-        kept.append((block.offset, block.end, block.tensor))
-        holders[block.chunk] = kept
-    return {tensor: tuple(dict.fromkeys(ids)) for tensor, ids in found.items()}
+        if not block.padded:
+            continue
+        held = holders.setdefault(block.chunk, [])
+        first = bisect_right(held, (block.offset,))
+        first -= first > 0 and held[first - 1][1] > block.offset
+        last = bisect_left(held, (block.end,))
+        parts = []
+        for at, end, tensor in held[first:last]:
+            found[tensor][block.tensor] = None
+            parts += [(at, block.offset, tensor)] * (at < block.offset)
+            parts += [(block.end, end, tensor)] * (block.end < end)
+        held[first:last] = sorted([*parts, (block.offset, block.end, block.tensor)])
+    return {tensor: tuple(ids) for tensor, ids in found.items()}
 
 
 def padded(size: int, alignment: int) -> int:

@@ -44,7 +44,8 @@ class ComputeBuffer:
 
     @property
     def size(self) -> int:
-        """Bytes that are allocated."""
+        """Bytes that this layout needs. A buffer that was made for a larger graph before stays as
+        large as it was."""
         return self._usage.size
 
     @property

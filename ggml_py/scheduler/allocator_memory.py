@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from ..backends.buffer import BufferType
 from ..boundary.arguments import ptr_of
 from ..boundary.ffi import NULL, ffi, lib
 from ..boundary.handle import reading
@@ -11,6 +12,7 @@ from ..errors import ArgumentError
 from ..graphs.alloc import GraphAllocator
 from ..graphs.graph import Graph
 from ..memory import ComputeBuffer
+from ..tensors.tensor import Tensor
 from ..trace.layout import KINDS, OWN, GraphLayout, LayoutEvent
 from ..trace.record import ComputeBufferRecord
 
@@ -59,6 +61,14 @@ def allocator_memory(allocator: GraphAllocator, graph: Graph) -> AllocatorMemory
             f"the layout is for {counts[0]} nodes and {counts[1]} leafs, and the graph has "
             f"{graph.n_nodes} and {graph.n_leafs}: give the graph that was laid out last"
         )
+    tensors = (*graph.nodes, *graph.leafs)
+    for row in rows[0:n]:
+        buft = allocator.buffer_types[row.backend]
+        if row.kind == lib.GP_LAYOUT_ALLOC and _alloc_size(buft, tensors[row.tensor]) != row.size:
+            raise ArgumentError(
+                f"the layout is for another graph: it has {row.size:,} bytes for "
+                f"'{tensors[row.tensor].name}'; give the graph that was laid out last"
+            )
     bufts = allocator.buffer_types
     first = [bufts.index(buft) for buft in bufts]
     events = tuple(
@@ -68,7 +78,7 @@ def allocator_memory(allocator: GraphAllocator, graph: Graph) -> AllocatorMemory
         )
         for row in rows[0:n]
     )  # fmt: skip
-    names = tuple(tensor.name for tensor in (*graph.nodes, *graph.leafs))
+    names = tuple(tensor.name for tensor in tensors)
     layout = GraphLayout(OWN, tuple(range(graph.n_nodes)), events)
     return AllocatorMemory(
         tuple(
@@ -81,3 +91,7 @@ def allocator_memory(allocator: GraphAllocator, graph: Graph) -> AllocatorMemory
         ),
         names,
     )  # fmt: skip
+
+
+def _alloc_size(buft: BufferType, tensor: Tensor) -> int:
+    return int(lib.ggml_backend_buft_get_alloc_size(buft.ptr, tensor.ptr))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from ..boundary.ffi import NULL, ffi, lib, text
 from ..boundary.handle import reading
 from ..graphs.reallocation import Reallocation, reallocation
+from ..graphs.reallocation import labels as named
 
 if TYPE_CHECKING:
     from .reads import ReadScheduler
@@ -25,7 +26,17 @@ def reallocations(scheduler: ReadScheduler) -> tuple[Reallocation, ...]:
     records = ffi.new("struct gp_realloc_record[]", n)
     lib.gp_sched_reallocs(scheduler.ptr, records, n)
     kept = (r for r in records if r.kind != lib.GP_REALLOC_NONE)  # the newest; the rest are zeros
-    return tuple(reallocation(r, names) for r in kept)
+    return tuple(_reallocation(r, names) for r in kept)
+
+
+def _reallocation(r: Any, names: list[str]) -> Reallocation:
+    before = _sizes(r.before, names)
+    first = "" if any(before.values()) else "the first graph, without a reserve before it"
+    return reallocation(r, names, before, _sizes(r.after, names), first)
+
+
+def _sizes(sizes: Any, names: list[str]) -> dict[str, int]:
+    return {name: int(sizes[i]) for i, name in enumerate(names)}
 
 
 def read_state(scheduler: ReadScheduler) -> Any:
@@ -47,8 +58,7 @@ def read_slots(scheduler: ReadScheduler) -> Any:
 
 def labels(scheduler: ReadScheduler) -> list[str]:
     """The backends' names; a name that repeats gets its index."""
-    names = [b.name for b in scheduler.backends]
-    return [n if names.count(n) == 1 else f"{n}#{i}" for i, n in enumerate(names)]
+    return named([b.name for b in scheduler.backends])
 
 
 def inspect(scheduler: ReadScheduler) -> dict[str, Any]:

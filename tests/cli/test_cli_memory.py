@@ -5,6 +5,7 @@ import json
 import pytest
 from cli_runs import fails, ok, run
 
+import ggml_py as ggml
 from ggml_py.models.synthetic import LlamaSpec, write_llama
 
 GPU = ("-d", "sim:gpu0,memory=1G", "-d", "CPU", "-ngl", 99, "-c", 2048)
@@ -66,6 +67,16 @@ def test_a_model_that_does_not_fit(model):
 
 @pytest.mark.thorough("programs")
 @pytest.mark.needs(release="default")
+def test_what_does_not_fit_is_said_without_changes_too(model):
+    tight = ("-d", "sim:gpu0,memory=1M", "-d", "CPU", "-ngl", 99, "-c", 8192, "--no-changes")
+    text = ok("memory", model, *tight)
+    assert "gpu0 lacks " in text and "no change" not in text
+    data = json.loads(ok("memory", model, *tight, "--json"))
+    assert data["fits"] is False and data["lacks"]["gpu0"] > 0 and data["changes"] == []
+
+
+@pytest.mark.thorough("programs")
+@pytest.mark.needs(release="default")
 def test_fit_print_and_command_lines(model):
     lines = ok("memory", model, *GPU, "--fit-print").splitlines()
     assert [line.split()[0] for line in lines] == ["gpu0", "Host"]
@@ -74,6 +85,8 @@ def test_fit_print_and_command_lines(model):
     assert "gpu0 compute buffer" in text
     error = fails("memory", model, "--graphs", "ours", code=2)
     assert "not with --graphs ours" in error
+    assert "for records and logs" in fails("memory", model, "--plan", 0, code=2)
+    assert "not with --json or --html" in fails("memory", model, "--fit-print", "--json", code=2)
 
 
 def test_a_saved_plan_and_a_record(saved, tmp_path):
@@ -85,8 +98,28 @@ def test_a_saved_plan_and_a_record(saved, tmp_path):
     assert "--force replaces it" in fails("memory", saved, "--html", page)
     ok("memory", saved, "--html", page, "--force")
     data = json.loads(ok("memory", saved, "--json"))
-    assert data["unknown"] is None and data["devices"] == {}
+    assert data["unknown"] is None and data["devices"] == {} and data["fits"] is None
+    error = fails("memory", saved, "--html", saved, "--force", code=2)
+    assert "would replace what is read" in error and saved.stat().st_size > 1000
+    assert "no such file" in fails("memory", saved.with_name("none.gguf"))
     assert "--fit-print needs a model" in fails("memory", saved, "--fit-print", code=2)
+
+
+def test_a_graph_in_another_plans_layout(tmp_path):
+    """A record says in whose layout a graph got its memory."""
+    path = tmp_path / "r.ggrec"
+    with ggml.Context() as ctx, ggml.device("CPU").init() as cpu, ggml.record(path):
+        graphs = []
+        for n in (32, 8):
+            x = ctx.new_tensor("f32", 64, n, name="x")
+            x.set_input()
+            graphs.append(ctx.new_graph())
+            graphs[-1].build_forward_expand(ctx.mul(ctx.sqr(x), x))
+        with ggml.Scheduler([cpu]) as scheduler:
+            scheduler.reserve(graphs[0])
+            scheduler.alloc_graph(graphs[1])
+    said = "the program gave it its places in the larger layout of plan 0"
+    assert said in ok("memory", path, "--plan", 1) and said not in ok("memory", path, "--plan", 0)
 
 
 def test_a_log_says_what_it_lacks(plans, tmp_path):

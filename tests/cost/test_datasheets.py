@@ -23,7 +23,8 @@ def test_what_rests_on_a_sheet_is_said_and_uncertain():
     unknown = plan.cost(machine())
     assert len(unknown.unknown) == len(unknown.nodes) and unknown.assumed == ()
     cost = plan.cost(machine().with_cards({"gpu0": "rtx4090"}))
-    assert cost.assumed == ("gpu0 was not measured: its times are from the data sheet of the rtx4090",)
+    (said,) = cost.assumed
+    assert said == "gpu0 was not measured: its times are from the data sheet of the rtx4090"
     assert cost.to_dict()["assumed"] == list(cost.assumed)
     sheet = DATASHEETS["rtx4090"]
     for node in cost.nodes:

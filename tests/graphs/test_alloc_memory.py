@@ -58,6 +58,19 @@ def test_reasons(allocator):
         assert found[1].grew and not found[2].grew
 
 
+def test_repeated_and_many_buffer_types():
+    with ggml.Context() as ctx, ggml.device("CPU").init() as cpu:
+        graph, larger = graph_of(ctx, 8), graph_of(ctx, 64)
+        ids = [0] * graph.n_nodes, [0] * graph.n_leafs
+        with ggml.GraphAllocator(*[cpu.buffer_type] * 18) as allocator:
+            allocator.reserve(graph, *ids)
+            allocator.reserve(larger, *ids)
+            first, second = allocator.reallocations
+            assert first.text == "the first graph" and second.reason == "node"
+            assert len(second.after) == 18 and second.after["CPU#17"] == 0
+            assert second.before["CPU#0"] == first.after["CPU#0"] < second.after["CPU#0"]
+
+
 def test_misuse(allocator):
     with ggml.Context() as ctx:
         graph, other = graph_of(ctx, 8), graph_of(ctx, 8, more=1)
@@ -66,6 +79,8 @@ def test_misuse(allocator):
         allocator.reserve(graph)
         with pytest.raises(ggml.ArgumentError, match="the layout is for 6 nodes and 1 leafs"):
             ggml.allocator_memory(allocator, other)
+        with pytest.raises(ggml.ArgumentError, match="is for another graph: it has 2,048"):
+            ggml.allocator_memory(allocator, graph_of(ctx, 16))
         with pytest.raises(TypeError, match="expected a GraphAllocator"):
             ggml.allocator_memory(graph, graph)
     allocator.close()

@@ -67,6 +67,19 @@ def test_fit_print_is_what_upstreams_program_prints(oracle, arch_file, name, fla
         model.fit_print()
 
 
+@pytest.mark.parametrize("name", ["mamba", "llama"])
+def test_a_plan_takes_no_memory_of_the_device(arch_file, name):
+    """Upstream allocates recurrent states also for a context that only plans."""
+    gpu = sims()[0]
+    free, _total = gpu.memory
+    options = {"devices": [gpu, "CPU"], "n_gpu_layers": 99, "n_seq_max": 64, "n_ctx": 4096}
+    with llama.open(arch_file(name, 42), **options) as model:
+        assert used(model.memory)["mem0"] > 0 and gpu.memory[0] == free
+        cache = sum(row.cache for row in model.memory)
+        model.eval([1])
+        assert free - gpu.memory[0] == used(model.memory)["mem0"] and cache
+
+
 def test_a_buffer_in_host_memory_is_the_cpus(small):
     with llama.open(small, devices=[sims()[0], "CPU"], n_gpu_layers=99) as model:
         assert {row.device for row in model.memory} == {"mem0", "CPU"}
@@ -88,6 +101,21 @@ def test_options_that_lower_it_do(small):
         assert found["-ub 256"].to_dict()["change"] == "-ub 256"
 
 
+def test_layers_that_leave_a_device_need_room_elsewhere(small):
+    """Fewer layers on the device fit, as long as the CPU has room for those that leave it."""
+    base = {"devices": [ggml.sim_device("mem0", memory=1 << 30), "CPU"], "n_gpu_layers": 99}
+    base |= {"n_ctx": 4096, "load_mode": "none"}
+    sizes = []
+    for n in range(6):
+        with llama.open(small, **base | {"n_gpu_layers": n}) as model:
+            sizes.append(used(model.memory))
+    # Room for what three layers need on the device, and on the CPU for no fewer than two.
+    free = {"mem0": sizes[3]["mem0"], "CPU": sizes[2]["CPU"]}
+    with llama.open(small, **base) as model:
+        found = fitting(model, lambda c: llama.open(small, **base | c), free, most=9)
+    assert "-ngl 3" in [one.text for one in found]
+
+
 def test_the_smallest_changes_that_make_it_fit(small):
     """Each fits, and one step less does not."""
     base = {"devices": [ggml.sim_device("mem0", memory=1 << 30), "CPU"], "n_gpu_layers": 99}
@@ -102,8 +130,10 @@ def test_the_smallest_changes_that_make_it_fit(small):
         saved = [one.saved["mem0"] for one in found]
         assert saved == sorted(saved) and saved[0] >= MIB // 2
         assert all(not lacking(one.memory, free) for one in found)
-        contexts = [one for one in found if one.text.startswith("-c ")]
-        for one in contexts:
-            with llama.open(small, **base | {"n_ctx": int(one.text[3:]) + 256}) as model:
-                assert lacking(model.memory, free)
+        for one in found:
+            flag, number, *_ = one.text.split()
+            option, step = {"-c": ("n_ctx", 256), "-ub": ("n_ubatch", 32)}.get(flag, ("", 0))
+            if option:
+                with llama.open(small, **base | {option: int(number) + step}) as model:
+                    assert lacking(model.memory, free)
 

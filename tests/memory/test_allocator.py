@@ -124,3 +124,17 @@ def test_what_is_not_known_is_said(plans):
     assert log.memory.layout is None and log.memory.to_dict()["unknown"]
     with pytest.raises(CannotLayOutError, match="debug log"):
         lay_out(log)
+
+
+def test_whose_place_goes_to_whom_byte_by_byte():
+    for seed in range(0, N, 8):
+        if (found := planned(seed)) is None or found[0].layout is None:
+            continue
+        for buffer in found[0].memory.buffers:
+            owner, after = {}, {block.tensor: set() for block in buffer.blocks}
+            for block in buffer.blocks:
+                for at in range(block.offset, block.end, buffer.alignment):
+                    if (chunk := (block.chunk, at)) in owner:
+                        after[owner[chunk]].add(block.tensor)
+                    owner[chunk] = block.tensor
+            assert {t: set(ids) for t, ids in buffer.next_in_place.items()} == after, seed

@@ -145,6 +145,10 @@ def test_files_and_pickles_keep_it(chain, on_two, tmp_path):
         (lambda d: d["compute_buffers"][0].update(backend=9), r"compute_buffers\[0\].backend"),
         (lambda d: d.update(alloc_sizes=[{"tensor": 99, "backend": 0, "size": 1}]), "alloc_sizes"),
         (lambda d: d["layout"].pop("order"), "damaged"),
+        (lambda d: d["layout"]["events"][0].update(offset=1 << 60), r"layout.events\[0\].offset"),
+        (lambda d: d["layout"]["events"].reverse(), r"layout.events\[\d\]"),
+        (lambda d: d["layout"]["events"].pop(0), r"layout.events\[\d\]"),
+        (lambda d: d["layout"]["events"].append(d["layout"]["events"][0]), r"layout.events\[\d\]"),
     ],
 )
 def test_damaged_layouts_are_refused(chain, change, said):
@@ -178,3 +182,8 @@ def test_whose_place_goes_to_whom(chain):
     data = buffer.to_dict()["blocks"]
     for block in data:
         assert block["next_in_place"] == list(buffer.next_in_place[block["tensor"]])
+
+
+def test_a_plan_without_a_buffer_says_so(chain):
+    data = json.loads(json.dumps(chain.to_json())) | {"compute_buffers": [], "layout": None}
+    assert "alignment" in to_json.plan_of(data, "given").memory.unknown

@@ -156,6 +156,13 @@ def get_plans(
     return plans
 
 
+def refuse_saved_options(source: str, options: dict[str, Any]) -> None:
+    """Raises a usage error for options that choose what a file has, which a model does not take."""
+    flags = {"numbers": "--plan", "when": "--when", "weights": "--weights", "dump": "--dump"}
+    if given := [flags[name] for name in _OF_SAVED if options.get(name) not in (None, ())]:
+        raise click.UsageError(f"{', '.join(given)}: for records and logs, and {source} is a model")
+
+
 def for_model(options: dict[str, Any]) -> dict[str, Any]:
     """The options that `plan_model` takes, of those of `source_options`."""
     return {name: value for name, value in options.items() if name not in _OF_SAVED}
@@ -213,8 +220,11 @@ def is_model(source: str) -> bool:
     """Whether that file is a model."""
     if source == "-":
         return False
-    with open_file(source) as file:
-        return file.read(4) == b"GGUF"
+    try:
+        with open_file(source) as file:
+            return file.read(4) == b"GGUF"
+    except FileNotFoundError:
+        raise FileNotFoundError(f"{source}: no such file") from None
 
 
 def get_tensor(plan: Plan, text: str) -> PlanTensor:

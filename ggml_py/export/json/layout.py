@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...trace.layout import KINDS, LAID_OUT, GraphLayout, LayoutEvent
+from ...trace.layout import ALLOC, FREE, KINDS, LAID_OUT, REUSE, GraphLayout, LayoutEvent
 from ...trace.planned import Planned
 from .schema import object_of, ref, type_of
 
@@ -56,11 +56,35 @@ def check(plan: Planned) -> None:
         _in(f"{what}.of", event.of, -1, n_tensors)
         if event.backend not in known:
             _fail(f"{what}.backend", event.backend, "a backend of compute_buffers")
-        for name in ("chunk", "offset", "size"):
-            _in(f"{what}.{name}", getattr(event, name), 0, _MOST)
+        for name, end in (("chunk", _CHUNKS), ("offset", _BYTES), ("size", _BYTES)):
+            _in(f"{what}.{name}", getattr(event, name), 0, end)
+    _replay(layout)
+
+
+def _replay(layout: GraphLayout) -> None:
+    """Raises ValueError for events that cannot follow each other: a tensor has one place, from when
+    it gets it until it is freed or its place is handed on."""
+    places: dict[int, tuple[int, int, int]] = {}  # backend, chunk, offset
+    had: set[int] = set()
+    step = -1
+    for i, event in enumerate(layout.events):
+        what, place = f"layout.events[{i}]", event[4:7]
+        if event.step < step:
+            _fail(f"{what}.step", event.step, f"{step} or later, as the one before")
+        step = event.step
+        if event.kind in (ALLOC, REUSE) and event.tensor in had:
+            _fail(what, tuple(event), "a tensor that has had no place before")
+        if event.kind == REUSE and places.pop(event.of, None) != place:
+            _fail(what, tuple(event), f"the place of tensor {event.of}")
+        if event.kind in (ALLOC, REUSE):
+            had.add(event.tensor)
+            places[event.tensor] = place
+        elif event.kind == FREE and places.pop(event.tensor, None) != place:
+            _fail(what, tuple(event), f"the place that tensor {event.tensor} has")
 
 
 _MOST = 1 << 63
+_BYTES, _CHUNKS = 1 << 52, 16  # of a device; GGML_VBUFFER_MAX_CHUNKS
 
 
 def _in(what: str, value: object, low: int, end: int) -> None:
