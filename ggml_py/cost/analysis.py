@@ -85,9 +85,9 @@ def analysis_of(run: Recorded, machine: Machine, n_past: int | None = None) -> A
 def _beside(cost: Cost, computes: Iterable[ComputeRun]) -> tuple[NodeMiss, ...]:
     taken: dict[int, list[float]] = {}
     for compute in computes:
-        for node in compute.nodes:
-            if node.known == MEASURED:
-                taken.setdefault(node.node.id, []).append(node.ns * 1e-9)
+        for ran in compute.nodes:
+            if ran.known == MEASURED:
+                taken.setdefault(ran.node.id, []).append(ran.ns * 1e-9)
     # Nodes that the CPU fuses are computed one by one in such a run: their time is the sum.
     groups = _groups(cost.plan)
     found = []
