@@ -14,7 +14,7 @@ from .bench import Bench, Steps
 from .blocks import block_of, fill
 
 CELLS = (256, 512, 1024, 4096)
-# Heads of the cache, each read by one of the query's, with the numbers of tokens. The more heads there
+# Heads of the cache, each read by one of the query's, with the numbers of tokens. The more there
 # are, the further apart are the cells of one; a power of two is worse than other distances, because
 # fewer places of the caches are then used.
 HEADS = ((4, (1, 8, 64, 512)), (8, (1,)), (12, (1,)), (16, (1, 512)))
