@@ -27,6 +27,8 @@ from .mapped import Mapped
 
 Steps = Generator[None, None, None]  # measurements: the caller may end them between two
 LEAST, MOST = 5, 400  # repetitions of a measurement
+_ALONE = 0.97  # of its cores' time that a compute must have had to count
+_PATIENCE = 3  # times as long as it would take alone, before disturbed repetitions count after all
 _SPARE = 1 << 12  # bytes: some devices lay tensors out with more than they have
 _KEPT = 25  # repetitions that a sample keeps
 
@@ -53,6 +55,7 @@ class Bench:
         self.scheduler = Scheduler(self.backends, graph_size=8192, op_offload=False)
         self._handles.insert(0, self.scheduler)
         self.samples: list[Sample] = []
+        self.n_alone = self.n_disturbed = 0  # repetitions
         self._mapped: tuple[str, int, Mapped] | None = None
         self._buffers: list[Buffer] = []
         self._overhead = 0.0
@@ -132,12 +135,21 @@ class Bench:
             if once > 0.1:
                 break
         n = int(min(max(seconds * self.pace / max(once, 1e-7), least), MOST))
-        found = []
-        for _ in range(n):
-            start = clock()
+        alone: list[float] = []
+        disturbed: list[float] = []
+        cpu, needed = time.process_time, _ALONE * self.n_threads
+        end = clock() + _PATIENCE * max(seconds * self.pace, n * once)
+        while len(alone) < n and (clock() < end or len(alone) + len(disturbed) < least):
+            used, start = cpu(), clock()
             compute(graph)
-            found.append(clock() - start)
-        return found
+            taken = clock() - start
+            busy = cpu() - used
+            # Threads that wait for others spin, so all are busy as long as nobody takes their core.
+            kept = alone if not self.is_cpu or busy >= needed * taken else disturbed
+            kept.append(taken)
+        self.n_alone += len(alone)
+        self.n_disturbed += len(disturbed)
+        return alone if len(alone) >= min(least, n) else sorted([*alone, *disturbed])[:n]
 
     def sample(
         self,

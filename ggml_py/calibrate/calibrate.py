@@ -28,7 +28,9 @@ from .products import (
 LIMIT = 90.0  # seconds for each device
 TYPES = ("f32", "q4_0", "q8_0", "f16", "q4_K", "q6_K", "q5_K", "bf16", "mxfp4", "iq4_nl")
 EXPERT_TYPES = ("q4_0", "q8_0", "f16", "q4_K", "q6_K", "mxfp4")
+_NEEDED = 6  # of the types, which are measured before heads of 128
 _BUSY = 0.15  # cores that others use, from which on it is said
+_DISTURBED = 0.25  # disturbed repetitions for each that was not, from which on it is said
 _WIDE = 0.12  # spread of a sample from which on it counts as uncertain
 Progress = Callable[[str, float], object]
 
@@ -100,10 +102,13 @@ def _measure(
                     show(f"{measured.name}: {what}", i / len(jobs))
                     if time.monotonic() > end:
                         break
-        said = f"no time was left for {', '.join(left_out)}" if left_out else ""
+        said = [f"no time was left for {', '.join(left_out)}"] * bool(left_out)
+        if bench.n_disturbed > _DISTURBED * bench.n_alone:
+            share = bench.n_disturbed / (bench.n_disturbed + bench.n_alone)
+            said.append(f"others took its cores in {share:.0%} of the repetitions")
         return MeasuredDevice(
             measured.name, measured.description, measured.type.name, caps.async_,
-            tuple(bench.samples), said,
+            tuple(bench.samples), "; ".join(said),
         )  # fmt: skip
 
 
@@ -121,12 +126,13 @@ def _jobs(
     yield "a node", measure_cold_node(bench, cold)
     for name in OPS:
         yield name, measure_op(bench, name)
-    for d in (64, 128):
-        yield "attention, f16", measure_attention(bench, "f16", d, cold, hot)
-    for type_ in types:
+    yield "attention, f16", measure_attention(bench, "f16", 64, cold, hot)
+    for i, type_ in enumerate(types):
         yield f"products, {type_}", measure_type(bench, type_, cold, hot)
         if type_ in EXPERT_TYPES:
             yield f"experts, {type_}", measure_experts(bench, type_, cold)
+        if i == _NEEDED - 1 or i == len(types) - 1 < _NEEDED:
+            yield "attention, f16", measure_attention(bench, "f16", 128, cold, hot)
     yield "attention in several ops", measure_heads(bench)
     for d in (64, 128):
         yield "attention, q8_0", measure_attention(bench, "q8_0", d, cold, hot)

@@ -16,10 +16,11 @@ from .shared.options import (
     load_model,
     model_options,
 )
-from .shared.source import saved_plan
+from .shared.source import saved_plan, saved_run
 
 if TYPE_CHECKING:
     from ..cost import Cost, Machine
+    from ..cost.analysis import Analysis
     from ..cost.rows import BenchRow
 
 _MOST_NODES = 12  # that the table of a plan shows
@@ -52,23 +53,31 @@ def command(
     per second, and the interval that holds the measured number in nine of ten cases. Only the
     header of the model is read.
 
-    MODEL may also be a plan that `ggml-py plan -o` saved: then the time of that one graph.
+    MODEL may also be a plan that `ggml-py plan -o` saved: then the time of that one graph. Of a run
+    that `ggml-py trace --per-op -o` saved, predicted and measured times stand side by side, the
+    greatest misses first.
 
     \b
     ggml-py calibrate -t 8
     ggml-py cost model.gguf --machine machine.json -p 512 -n 128 --depth 0,4096
     ggml-py cost model.gguf --machine machine.json -d BLAS -d CPU --json
     ggml-py cost plan.json.gz --machine machine.json
+    ggml-py cost run.json --machine machine.json
     """
     from ..cost import Machine
 
     machine = Machine.load(machine_path)
-    plan = saved_plan(model)
+    run = saved_run(model)
+    plan = saved_plan(model) if run is None else None
+    if (run or plan) and (given := given_model_options()):
+        raise click.UsageError(f"{model}: {', '.join(given)} can only apply to a model")
+    if run is not None:
+        from ..cost.analysis import analysis_of
+
+        _show_analysis(analysis_of(run, machine), as_json)
+        return
     if plan is not None:
-        if given := given_model_options():
-            raise click.UsageError(f"{model}: {', '.join(given)} can only apply to a model")
-        cost = plan.cost(machine)
-        _show_plan(cost, as_json)
+        _show_plan(plan.cost(machine), as_json)
         return
     options["n_threads"] = options["n_threads"] or machine.n_threads
     rows = [
@@ -174,3 +183,33 @@ def _show_plan(cost: Cost, as_json: bool) -> None:
         click.echo(f"{node.id:6} {ms:>9}  {node.bound:9} {tensor.op:16} {tensor.name}")
     for sentence in cost.stale:
         click.echo(f"stale: {sentence}")
+
+
+def _show_analysis(found: Analysis, as_json: bool) -> None:
+    if as_json:
+        echo_json(found.to_dict())
+        return
+    click.echo(f"predicted {found.cost.headline()}")
+    if found.seconds is not None:
+        click.echo(f"measured {found.seconds * 1e3:.3f} ms, the median of {found.n_computes}")
+        click.echo("nodes have no times of their own: record with --per-op")
+    else:
+        click.echo(
+            f"measured {found.measured * 1e3:.3f} ms in nodes computed one by one, the median of "
+            f"{found.n_computes}; predicted for them {found.predicted * 1e3:.3f} ms"
+        )
+    if found.nodes:
+        click.echo(f"{'node':>6} {'predicted':>10} {'measured':>10} {'miss':>10}  {'op':16} name")
+    for node in found.nodes[:_MOST_NODES]:
+        tensor = found.cost.plan.tensor(node.id)
+        ms = [_ms(seconds) for seconds in (node.predicted, node.measured, node.miss)]
+        mark = "" if node.inside else "  outside"
+        click.echo(
+            f"{node.id:6} {ms[0]:>10} {ms[1]:>10} {ms[2]:>10}  {tensor.op:16} {tensor.name}{mark}"
+        )
+    for sentence in found.cost.stale:
+        click.echo(f"stale: {sentence}")
+
+
+def _ms(seconds: float | None) -> str:
+    return "?" if seconds is None else f"{seconds * 1e3:.3f} ms"

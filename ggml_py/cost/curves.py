@@ -15,7 +15,7 @@ from .sample import Sample
 
 _PER_DOUBLING = 0.04  # relative error that a size outside of the samples adds for each factor of 2
 _MOST_DOUBLINGS = 25
-_SIZES = 2  # the last coordinates, with which time grows
+_WITH_LAYOUT = 3  # coordinates, of which the second one is a layout of memory
 
 
 class Read(NamedTuple):
@@ -30,10 +30,15 @@ class Read(NamedTuple):
 class Curve:
     """Seconds by the coordinates of one kind of work."""
 
-    __slots__ = ("_inner", "_xs")
+    __slots__ = ("_inner", "_layout", "_xs")
 
-    def __init__(self, samples: Sequence[tuple[tuple[float, ...], int, Sample]]) -> None:
-        """Each with the coordinates that are left, and its index."""
+    def __init__(
+        self, samples: Sequence[tuple[tuple[float, ...], int, Sample]], layout: bool = False
+    ) -> None:
+        """Each with the coordinates that are left, and its index. With `layout` the first says how
+        memory is laid out, which is no size."""
+        self._layout = layout
+        of_three = len(samples[0][0]) == _WITH_LAYOUT
         by_first: dict[float, list[tuple[tuple[float, ...], int, Sample]]] = {}
         for at, index, sample in samples:
             by_first.setdefault(at[0] if at else 0.0, []).append((at[1:], index, sample))
@@ -42,7 +47,7 @@ class Curve:
         for x in self._xs:
             group = by_first[x]
             if group[0][0]:
-                self._inner.append(Curve(group))
+                self._inner.append(Curve(group, of_three))
             else:
                 several = [sample for _at, _index, sample in group]
                 seconds = sum(s.usual for s in several) / len(several)
@@ -53,7 +58,7 @@ class Curve:
         """The seconds at those coordinates."""
         x, rest = (at[0], at[1:]) if at else (0.0, ())
         xs = self._xs
-        if len(rest) >= _SIZES:  # how memory is laid out: not a size, so nothing grows with it
+        if self._layout:
             x = min(max(x, xs[0]), xs[-1])
         if len(xs) == 1:
             return self._alone(x, rest)

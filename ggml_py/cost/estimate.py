@@ -103,7 +103,7 @@ class Estimator:
         the same for any number of them as for one. Attention of many tokens computes so much with
         what it reads that it saves nothing."""
         attends = key.startswith(ATTENTION)
-        if key + HOT not in self._curves or (attends and at[1] > 1):
+        if key + HOT not in self._curves or (attends and at[0] > 1):
             return 0.0, ()
         one = at if attends else (1.0, *at[1:])
         cold, hot = self._curves[key].read(one), self._curves[key + HOT].read(one)

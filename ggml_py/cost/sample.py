@@ -29,9 +29,8 @@ class Sample(NamedTuple):
 
     @property
     def usual(self) -> float:
-        """The lower quartile of `seconds`: whatever else the machine does makes repetitions longer,
-        and never shorter."""
-        return self._quartiles()[0]
+        """The median of `seconds`."""
+        return self._quartiles()[1]
 
     @property
     def spread(self) -> float:

@@ -5,8 +5,8 @@
 2. Products without a weight (attention in several ops): by the types, and whether the matrix is
    tall or wide, at the same coordinates, as often as there are heads.
 3. Products with chosen experts: the same for each expert in use, with its part of the columns.
-4. Attention in one op: by the cache's types and the size of a head, at (bytes from one cell to the
-   next, tokens, cells that a token sees), and as often as there are heads. Of heads that share keys
+4. Attention in one op: by the cache's types and the size of a head, at (tokens, bytes from one
+   cell to the next, cells that a token sees), and as often as there are heads. Of heads that share keys
    and values, all but the first read them from a cache.
 5. All others: by op and types, at the elements that the busiest thread has.
 """
@@ -147,7 +147,7 @@ def _attention(
     # A token sees those before it: the others' scores are skipped.
     seen = cells - (tokens - 1) / 2 if len(sources) > 3 else cells
     key = f"{ATTENTION} {k.type} {v.type} {k.ne[0]}"
-    return key, (k.nb[1], tokens, max(seen, 1)), q.ne[2] * q.ne[3]
+    return key, (tokens, k.nb[1], max(seen, 1)), q.ne[2] * q.ne[3]
 
 
 def _other(

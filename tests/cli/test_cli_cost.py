@@ -72,6 +72,14 @@ def test_a_saved_plan_needs_no_native_library(folder):
                           "stale", "nodes", "copies", "splits"]  # fmt: skip
 
 
+def test_a_run_is_compared_node_by_node(folder):
+    ok("trace", folder / "m.gguf", "-d", "CPU", "-t", 1, "-n", 4, "--per-op", "-o",
+       folder / "run.json", "--force")  # fmt: skip
+    done = ok("cost", folder / "run.json", "--machine", folder / "machine.json", command=BLOCKED)
+    assert re.search(r"^ +node +predicted +measured +miss +op +name$", done, re.M)
+    assert "MUL_MAT" in done and "computed one by one" in done
+
+
 def test_it_is_about_as_fast_as_predicted(folder):
     """Not how exact predictions are (benchmarks/cost_error.py): that they are about this."""
     predicted = rows(folder, "-p", "0", "-n", "16")["rows"][0]["tokens_per_second"]

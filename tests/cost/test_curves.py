@@ -62,10 +62,10 @@ def test_samples_without_coordinates_are_averaged():
     assert curve(sample("k", (), 1.0), sample("k", (), 3.0)).read(()).seconds == 2.0
 
 
-def test_the_lower_quartile_counts_and_the_spread_is_the_error():
+def test_the_median_counts_and_the_spread_is_the_error():
     one = sample("k", (100,), 1.0, 1.0, 1.2, 9.0, 1.1)
     found = curve(one).read((100.0,))
-    assert found.seconds == 1.0
+    assert found.seconds == 1.1
     assert found.error == one.spread == pytest.approx(0.1 / 1.1)
 
 
