@@ -16,6 +16,7 @@ from .shared.options import (
     load_model,
     model_options,
 )
+from .shared.predicted import load_machine
 from .shared.source import saved_plan, saved_run
 
 if TYPE_CHECKING:
@@ -64,9 +65,7 @@ def command(
     ggml-py cost plan.json.gz --machine machine.json
     ggml-py cost run.json --machine machine.json
     """
-    from ..cost import Machine
-
-    machine = Machine.load(machine_path)
+    machine = load_machine(machine_path, options["devices"])
     run = saved_run(model)
     plan = saved_plan(model) if run is None else None
     if (run or plan) and (given := given_model_options()):
@@ -161,7 +160,12 @@ def _show_rows(
                for node in cost.unknown if node.work}  # fmt: skip
     if unknown:
         click.echo(f"not measured, and so not counted: {', '.join(sorted(unknown))}")
-    for sentence in (*(f"stale: {s}" for s in stale), *(f"doubt: {d}" for d in machine.doubts)):
+    assumed = {
+        said: None for row in rows for _n, _past, cost in row.graphs for said in cost.assumed
+    }
+    for sentence in (
+        *assumed, *(f"stale: {s}" for s in stale), *(f"doubt: {d}" for d in machine.doubts)
+    ):  # fmt: skip
         click.echo(sentence)
     click.echo(f"to verify: {line}")
 
