@@ -23,8 +23,8 @@ def planned(seed):
         world.pin()
         plan = world.scheduler.plan(world.graphs[0])
         plan.layout  # noqa: B018  read while the scheduler is there
-        sizes = None if plan.layout is None else world.scheduler.reserve_size(world.graphs[0])
-        return plan, sizes
+        measures = plan.layout is not None and hasattr(ggml.lib, "ggml_gallocr_reserve_n_size")
+        return plan, world.scheduler.reserve_size(world.graphs[0]) if measures else None
     except (ggml.ArgumentError, ggml.AbortError):
         return None
     finally:
@@ -44,7 +44,7 @@ def test_the_rules_decide_as_ggml_does():
         ours = lay_out(plan)
         assert (ours.order, ours.events) == (plan.layout.order, plan.layout.events), seed
         buffers = {b.name: b.size for b in plan.memory.buffers}
-        assert sum(buffers.values()) == sum(sizes.values()), seed
+        assert sizes is None or sum(buffers.values()) == sum(sizes.values()), seed
         n_same += 1
         n_parallel += plan.settings.n_copies > 1
         n_reused += any(event.kind == REUSE for event in ours.events)
