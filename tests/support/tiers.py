@@ -38,8 +38,8 @@ ALL_NEEDS = ("mkdocs", "mypy", "playwright", "ruff")  # of the extra test-all
 AGAIN = {"arch_file": "programs"}  # upstream's own files with --all, otherwise similar files
 # The files that hold under every release: `pytest --any-release`.
 ANY_RELEASE = (
-    "abort", "alloc", "allocator", "context", "custom", "devices", "differential", "explain", "gguf",
-    "gguf_split", "gguf_writer", "handle", "misuse", "multi_buffer", "nearest", "opt", "plan",
+    "abort", "alloc", "allocator", "context", "custom", "devices", "differential", "explain",
+    "gguf", "gguf_split", "gguf_writer", "handle", "misuse", "multi_buffer", "nearest", "opt", "plan",
     "profiles", "properties", "reference", "refusal", "scheduler", "sim", "sim_async", "sim_memory",
     "tensor", "tensor_info", "threads", "unload", "why_not",
 )  # fmt: skip
