@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from .shared.analysis import run_in, show_analysis
 from .shared.options import (
     IntList,
     ModelCommand,
@@ -17,11 +18,10 @@ from .shared.options import (
     model_options,
 )
 from .shared.predicted import load_machine
-from .shared.source import saved_plan, saved_run
+from .shared.source import saved_plan
 
 if TYPE_CHECKING:
     from ..cost import Cost, Machine
-    from ..cost.analysis import Analysis
     from ..cost.rows import BenchRow
 
 _MOST_NODES = 12  # that the table of a plan shows
@@ -66,14 +66,12 @@ def command(
     ggml-py cost run.json --machine machine.json
     """
     machine = load_machine(machine_path, options["devices"])
-    run = saved_run(model)
+    run = run_in(model)
     plan = saved_plan(model) if run is None else None
     if (run or plan) and (given := given_model_options()):
         raise click.UsageError(f"{model}: {', '.join(given)} can only apply to a model")
     if run is not None:
-        from ..cost.analysis import analysis_of
-
-        _show_analysis(analysis_of(run, machine), as_json)
+        show_analysis(run, machine, as_json)
         return
     if plan is not None:
         _show_plan(plan.cost(machine), as_json)
@@ -187,33 +185,3 @@ def _show_plan(cost: Cost, as_json: bool) -> None:
         click.echo(f"{node.id:6} {ms:>9}  {node.bound:9} {tensor.op:16} {tensor.name}")
     for sentence in cost.stale:
         click.echo(f"stale: {sentence}")
-
-
-def _show_analysis(found: Analysis, as_json: bool) -> None:
-    if as_json:
-        echo_json(found.to_dict())
-        return
-    click.echo(f"predicted {found.cost.headline()}")
-    if found.seconds is not None:
-        click.echo(f"measured {found.seconds * 1e3:.3f} ms, the median of {found.n_computes}")
-        click.echo("nodes have no times of their own: record with --per-op")
-    else:
-        click.echo(
-            f"measured {found.measured * 1e3:.3f} ms in nodes computed one by one, the median of "
-            f"{found.n_computes}; predicted for them {found.predicted * 1e3:.3f} ms"
-        )
-    if found.nodes:
-        click.echo(f"{'node':>6} {'predicted':>10} {'measured':>10} {'miss':>10}  {'op':16} name")
-    for node in found.nodes[:_MOST_NODES]:
-        tensor = found.cost.plan.tensor(node.id)
-        ms = [_ms(seconds) for seconds in (node.predicted, node.measured, node.miss)]
-        mark = "" if node.inside else "  outside"
-        click.echo(
-            f"{node.id:6} {ms[0]:>10} {ms[1]:>10} {ms[2]:>10}  {tensor.op:16} {tensor.name}{mark}"
-        )
-    for sentence in found.cost.stale:
-        click.echo(f"stale: {sentence}")
-
-
-def _ms(seconds: float | None) -> str:
-    return "?" if seconds is None else f"{seconds * 1e3:.3f} ms"

@@ -6,7 +6,10 @@ from typing import Any
 
 import click
 
+from .shared.analysis import analyze as show_misses
+from .shared.analysis import analyze_option
 from .shared.options import ModelCommand, as_json, echo_json
+from .shared.predicted import machine_option
 from .shared.source import get_plan, get_tensor, source_options
 
 
@@ -16,19 +19,39 @@ from .shared.source import get_plan, get_tensor, source_options
     short_help="Tell why NODE is on its backend, back to the first cause.",
 )
 @source_options("model")
-@click.argument("node")
+@click.argument("node", required=False)
+@analyze_option
+@machine_option
 @as_json
-def command(model: str, node: str, as_json: bool, **options: Any) -> None:
+def command(
+    model: str,
+    node: str | None,
+    analyze: bool,
+    machine_path: str | None,
+    as_json: bool,
+    **options: Any,
+) -> None:
     """Tell why NODE of MODEL's graph is on its backend: the chain of decisions, back to its root.
 
     MODEL may also be a plan that `ggml-py plan MODEL -o FILE` saved, or the log of a program that
     ran with GGML_SCHED_DEBUG=2 ('-' is standard input). NODE is a name (also of a weight or a copy)
     or a node's number; if several have the name, the last is meant.
 
+    With --analyze MODEL is a run or a record with times: predicted and measured times stand side by
+    side, of NODE or of all nodes, the greatest misses first.
+
     \b
     ggml-py explain model.gguf ffn_out-3 -ngl 20
     ggml-py explain plan.json.gz 95
+    ggml-py explain --analyze run.json --machine machine.json
     """
+    if analyze:
+        show_misses(model, machine_path, as_json, node)
+        return
+    if machine_path is not None:
+        raise click.UsageError("--machine goes with --analyze")
+    if node is None:
+        raise click.UsageError("Missing argument 'NODE'.")
     plan = get_plan(model, **options)
     explanation = plan.explain(get_tensor(plan, node))
     if as_json:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from ..trace.answers.passes import PASS_NAMES, has_leaf_passes
+from .shared.analysis import analyze as show_misses
+from .shared.analysis import analyze_option
 from .shared.command_line import command_line
 from .shared.options import ModelCommand, as_json, echo_json
 from .shared.output import check_output, save
@@ -54,6 +56,7 @@ if TYPE_CHECKING:
 )
 @click.option("--force", is_flag=True, help="Replace FILE if it exists.")
 @machine_option
+@analyze_option
 @as_json
 def command(
     model: str,
@@ -62,6 +65,7 @@ def command(
     output: str | None,
     force: bool,
     machine_path: str | None,
+    analyze: bool,
     as_json: bool,
     **options: Any,
 ) -> None:
@@ -83,6 +87,9 @@ def command(
     ggml-py plan plan.json.gz --passes --advice
     ggml-py plan -d sim:gpu0,profile=rtx4090 -n 512 -- llama-server -m model.gguf -ot exps=CPU
     """
+    if analyze:
+        show_misses(model, machine_path, as_json)
+        return
     parts = [name for name in PARTS if options.pop(name)]
     if output is not None:
         check_output(output, force=force)

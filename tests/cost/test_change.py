@@ -2,6 +2,8 @@
 
 import json
 
+import graphs
+import numpy as np
 import pytest
 from cli_runs import fails, ok, run
 from measured import machine, sample
@@ -45,6 +47,37 @@ def test_a_change_has_both_times(files):
     done = run("diff", plan, plan, "--machine", known)
     assert done.returncode == 0 and "1.00 times as long" in done.stdout
     assert json.loads(ok("diff", plan, plan, "--machine", known, "--json"))["predicted"]["before"]
+
+
+@pytest.fixture(scope="module")
+def record(tmp_path_factory):
+    """A record with times, of a graph that is computed three times."""
+    path = tmp_path_factory.mktemp("analyze") / "r.ggrec"
+    case = graphs.mlp()
+    with ggml.record(path, run=True):
+        case.scheduler.alloc_graph(case.graph)
+        for leaf in case.graph.leafs:
+            if ggml.enums.TensorFlag.INPUT in leaf.flags:
+                leaf.set(np.ones(leaf.shape, np.float32))
+        for _ in range(3):
+            case.scheduler.compute(case.graph)
+    case.close()
+    return path
+
+
+def test_analyze_shows_predicted_beside_measured(files, record):
+    known = files / "machine.json"
+    for words in (("plan", record, "--analyze"), ("explain", "--analyze", record)):
+        text = ok(*words, "--machine", known)
+        assert text.startswith("predicted ") and "measured " in text and "the median of 3" in text
+        data = json.loads(ok(*words, "--machine", known, "--json"))
+        assert data["n_computes"] == 3 and data["seconds"] > 0
+    assert "needs --machine" in fails("plan", record, "--analyze", code=2)
+    error = fails("plan", files / "plan.json", "--analyze", "--machine", known)
+    assert "has no measured times: expected a run" in error
+    assert "goes with --analyze" in fails("explain", files / "plan.json", 0, "--machine", known,
+                                          code=2)  # fmt: skip
+    assert "Missing argument 'NODE'" in fails("explain", files / "plan.json", code=2)
 
 
 def test_a_file_that_is_no_machine(files):

@@ -39,9 +39,9 @@ AGAIN = {"arch_file": "programs"}  # upstream's own files with --all, otherwise 
 # The files that hold under every release: `pytest --any-release`.
 ANY_RELEASE = (
     "abort", "alloc", "allocator", "context", "custom", "devices", "differential", "explain",
-    "gguf", "gguf_split", "gguf_writer", "handle", "misuse", "multi_buffer", "nearest", "opt", "plan",
-    "profiles", "properties", "reference", "refusal", "scheduler", "sim", "sim_async", "sim_memory",
-    "tensor", "tensor_info", "threads", "unload", "why_not",
+    "gguf", "gguf_split", "gguf_writer", "handle", "misuse", "multi_buffer", "nearest", "opt",
+    "plan", "profiles", "properties", "reference", "refusal", "scheduler", "sim", "sim_async",
+    "sim_memory", "tensor", "tensor_info", "threads", "unload", "why_not",
 )  # fmt: skip
 LEFT_OUT = pytest.StashKey[Counter[str]]()
 MAX_PROCESSES = 4  # each imports and collects everything, which takes it ten seconds
