@@ -6,8 +6,8 @@
    tall or wide, at the same coordinates, as often as there are heads.
 3. Products with chosen experts: the same for each expert in use, with its part of the columns.
 4. Attention in one op: by the cache's types and the size of a head, at (tokens, bytes from one
-   cell to the next, cells that a token sees), and as often as there are heads. Of heads that share keys
-   and values, all but the first read them from a cache.
+   cell to the next, cells that a token sees), and as often as there are heads. Of heads that share
+   keys and values, all but the first read them from a cache.
 5. All others: by op and types, at the elements that the busiest thread has.
 """
 
