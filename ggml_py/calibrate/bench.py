@@ -147,7 +147,8 @@ class Bench:
         disturbed: list[float] = []
         end = clock() + _PATIENCE * max(seconds * self.pace, n * once)
         while len(alone) < n and (clock() < end or len(alone) + len(disturbed) < least):
-            chunk = self._chunk(graph, min(n - len(alone), int(_CHUNK_S / once) + 1))
+            long = int(_CHUNK_S / once) + 1
+            chunk = self._chunk(graph, min(n - len(alone), long) if self.n_threads == 1 else long)
             (alone if self._was_alone(chunk) else disturbed).extend(chunk.seconds)
         self.n_alone += len(alone)
         self.n_disturbed += len(disturbed)
