@@ -6,7 +6,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Generator, Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -27,10 +27,18 @@ from .mapped import Mapped
 
 Steps = Generator[None, None, None]  # measurements: the caller may end them between two
 LEAST, MOST = 5, 400  # repetitions of a measurement
-_ALONE = 0.97  # of its cores' time that a compute must have had to count
+_ALONE, _ALONE_BOTH = 0.97, 0.88  # of its cores' time that computes must have had to count
+_CHUNK_S = 0.02  # seconds in which that is counted
 _PATIENCE = 3  # times as long as it would take alone, before disturbed repetitions count after all
 _SPARE = 1 << 12  # bytes: some devices lay tensors out with more than they have
 _KEPT = 25  # repetitions that a sample keeps
+
+
+class _Chunk(NamedTuple):
+    """Seconds of computes in a row, and the cores that the process had meanwhile."""
+
+    seconds: list[float]
+    cores: float
 
 
 class Bench:
@@ -137,19 +145,32 @@ class Bench:
         n = int(min(max(seconds * self.pace / max(once, 1e-7), least), MOST))
         alone: list[float] = []
         disturbed: list[float] = []
-        cpu, needed = time.process_time, _ALONE * self.n_threads
         end = clock() + _PATIENCE * max(seconds * self.pace, n * once)
         while len(alone) < n and (clock() < end or len(alone) + len(disturbed) < least):
-            used, start = cpu(), clock()
-            compute(graph)
-            taken = clock() - start
-            busy = cpu() - used
-            # Threads that wait for others spin, so all are busy as long as nobody takes their core.
-            kept = alone if not self.is_cpu or busy >= needed * taken else disturbed
-            kept.append(taken)
+            long = int(_CHUNK_S / once) + 1
+            chunk = self._chunk(graph, min(n - len(alone), long) if self.n_threads == 1 else long)
+            (alone if self._was_alone(chunk) else disturbed).extend(chunk.seconds)
         self.n_alone += len(alone)
         self.n_disturbed += len(disturbed)
         return alone if len(alone) >= min(least, n) else sorted([*alone, *disturbed])[:n]
+
+    def _chunk(self, graph: Graph, n: int) -> _Chunk:
+        """So many computes, and the time that the process had its cores meanwhile."""
+        compute, clock = self.scheduler.compute, time.perf_counter
+        found = []
+        used, began = time.process_time(), clock()
+        for _ in range(n):
+            start = clock()
+            compute(graph)
+            found.append(clock() - start)
+        return _Chunk(found, (time.process_time() - used) / (clock() - began))
+
+    def _was_alone(self, chunk: _Chunk) -> bool:
+        """Whether nobody took the cores meanwhile. Threads that wait for others spin, so all are
+        busy until the graph is done. Linux counts the time of other threads only now and then."""
+        if not self.is_cpu:
+            return True
+        return chunk.cores >= self.n_threads * (_ALONE if self.n_threads == 1 else _ALONE_BOTH)
 
     def sample(
         self,

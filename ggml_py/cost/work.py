@@ -30,6 +30,7 @@ _BY_FLOPS = frozenset({
     "SOLVE_TRI",
 })  # fmt: skip
 _KEPT_IN_ROWS = frozenset({"GET_ROWS", "SET_ROWS"})
+_SHARED = 512  # cells from which on ggml's CPU backend gives each thread a part of them
 _Sources = list[TensorRecord]
 
 
@@ -79,7 +80,7 @@ def work_of(
     elif t.op == EXPERTS:
         key, at, count = _experts(plan, t, sources, backend)
     elif t.op == ATTENTION:
-        key, at, count = _attention(t, sources, n_past)
+        key, at, count = _attention(t, sources, n_past, n_threads)
         first = sources[1].ne[2] * sources[1].ne[3] / count
     else:
         key, at, count = _other(t, sources, n_threads, operations)
@@ -138,7 +139,7 @@ def _experts(
 
 
 def _attention(
-    t: TensorRecord, sources: _Sources, n_past: int | None
+    t: TensorRecord, sources: _Sources, n_past: int | None, n_threads: int
 ) -> tuple[str, tuple[float, ...], float]:
     q, k, v = sources[:3]
     tokens, cells = q.ne[1], k.ne[1]
@@ -146,6 +147,9 @@ def _attention(
         cells = min(cells, n_past + tokens)
     # A token sees those before it: the others' scores are skipped.
     seen = cells - (tokens - 1) / 2 if len(sources) > 3 else cells
+    if tokens == 1 and n_threads > 1 and k.ne[1] >= _SHARED and k.type == v.type in ("f16", "f32"):
+        # Threads share the cells, empty ones too: the first thread has more of the others.
+        seen = min(seen, -(-k.ne[1] // n_threads)) * n_threads
     key = f"{ATTENTION} {k.type} {v.type} {k.ne[0]}"
     return key, (tokens, k.nb[1], max(seen, 1)), q.ne[2] * q.ne[3]
 

@@ -135,6 +135,24 @@ def test_attention_skips_empty_cells():
     assert plan.cost(measured, n_past=63).seconds == pytest.approx(4 * 1e-6)
 
 
+def test_threads_that_share_cells_wait_for_the_one_with_the_full_ones():
+    def attention(context, weights, opened):
+        k, v = (weights.new_tensor("f16", 64, 1024, 2) for _ in range(2))
+        weights.alloc(opened[-1])
+        q, mask = context.new_tensor("f32", 64, 1, 4), context.new_tensor("f16", 1024, 1)
+        q.set_input()
+        mask.set_input()
+        return context.flash_attn_ext(q, k, v, mask, 0.125, 0.0, 0.0)
+
+    plan = chain(attention)
+    key = "FLASH_ATTN_EXT f16 f16 64"
+    rows = sample(key, (1, 128, 512), 1e-6), sample(key, (1, 128, 1024), 2e-6)
+    # 600 of 1024 cells are full: one thread sees 600, the first of two has 512 of them.
+    alone, both = machine(*rows), machine(*rows, n_threads=2)
+    assert plan.cost(alone, n_past=599).seconds == pytest.approx(4 * 600 / 1024 * 2e-6)
+    assert plan.cost(both, n_past=599).seconds == pytest.approx(4 * 2e-6)
+
+
 def test_copies_cost_latency_and_bytes():
     with ggml.sim_device("far") as far:
         def there(context, weights, opened):
