@@ -124,13 +124,13 @@ def _jobs(
         yield "splits and copies", measure_split(bench, others)
     yield "caches", measure_working_set(bench, cold + cold // 3)
     yield "a node", measure_cold_node(bench, cold)
-    for name in OPS:
-        yield name, measure_op(bench, name)
-    for i, type_ in enumerate(types):
+    for i, type_ in enumerate(types or ("f32",)):
         yield f"products, {type_}", measure_type(bench, type_, cold, hot)
         if type_ in EXPERT_TYPES:
             yield f"experts, {type_}", measure_experts(bench, type_, cold)
         if i == min(_NEEDED, len(types)) - 1:
+            for name in OPS:
+                yield name, measure_op(bench, name)
             for d in (64, 128):
                 yield "attention, f16", measure_attention(bench, "f16", d, cold, hot)
     yield "attention in several ops", measure_heads(bench)
