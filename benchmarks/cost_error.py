@@ -1,7 +1,7 @@
 """Predicted tokens per second against llama-bench of the same release, on this machine.
 
     python benchmarks/cost_error.py [--devices CPU,BLAS,…] [--models 60M-q4_0,…] [--threads 1,2]
-                                    [--folder DIR] [--again] [--write]
+                                    [--folder DIR] [--spin] [--again] [--write]
 
 Models of random weights in real shapes are made in DIR and kept there. For each number of threads
 and set of devices the machine is calibrated first (DIR/machine-….json); then llama-bench measures
@@ -14,6 +14,9 @@ so a run that was stopped goes on. `--again` predicts again and measures nothing
    not lie together in memory, and products with them are up to a fifth slower.
 3. A third of the cases, chosen by a hash of their names, is for looking at while the model of time
    is changed. The other two thirds are only counted.
+
+4. Threads of an OpenMP build sleep at barriers after a while, and those of ours spin. With `--spin`
+   llama-bench's spin, too (OMP_WAIT_POLICY=active): a program is then compared with its own kind.
 
 Upstream's llama-bench of the oracle has the CPU and RPC. BLAS and simulated devices are measured
 with `ggml-py bench`, which has llama-bench's tests and libllama's graphs.
@@ -281,9 +284,14 @@ def main() -> int:
     parser.add_argument("--folder", type=Path, default=Path.home() / ".cache/ggml_py/cost_error")
     parser.add_argument("--quiet", type=float, default=0.1,
                         help="cores that others may use while something is measured")  # fmt: skip
+    parser.add_argument("--spin", action="store_true",
+                        help="let llama-bench's OpenMP threads spin at barriers, as ours do")  # fmt: skip
     parser.add_argument("--again", action="store_true", help="measure nothing")
     parser.add_argument("--write", action="store_true", help="write the record")
     asked = parser.parse_args()
+    if asked.spin:
+        os.environ["OMP_WAIT_POLICY"] = "active"  # llama-bench inherits it
+        asked.folder = asked.folder / "spin"
     asked.folder.mkdir(parents=True, exist_ok=True)
     kept = asked.folder / "measured.json"
     measured: dict[str, Any] = json.loads(kept.read_text()) if kept.exists() else {}

@@ -28,7 +28,7 @@ from .products import (
 LIMIT = 90.0  # seconds for each device
 TYPES = ("f32", "q4_0", "q8_0", "f16", "q4_K", "q6_K", "q5_K", "bf16", "mxfp4", "iq4_nl")
 EXPERT_TYPES = ("q4_0", "q8_0", "f16", "q4_K", "q6_K", "mxfp4")
-_NEEDED = 6  # of the types, which are measured before heads of 128
+_NEEDED = 4  # of the types, which are measured before attention
 _BUSY = 0.15  # cores that others use, from which on it is said
 _DISTURBED = 0.25  # disturbed repetitions for each that was not, from which on it is said
 _WIDE = 0.12  # spread of a sample from which on it counts as uncertain
@@ -124,15 +124,15 @@ def _jobs(
         yield "splits and copies", measure_split(bench, others)
     yield "caches", measure_working_set(bench, cold + cold // 3)
     yield "a node", measure_cold_node(bench, cold)
-    for name in OPS:
-        yield name, measure_op(bench, name)
-    yield "attention, f16", measure_attention(bench, "f16", 64, cold, hot)
-    for i, type_ in enumerate(types):
+    for i, type_ in enumerate(types or ("f32",)):
         yield f"products, {type_}", measure_type(bench, type_, cold, hot)
         if type_ in EXPERT_TYPES:
             yield f"experts, {type_}", measure_experts(bench, type_, cold)
-        if i == _NEEDED - 1 or i == len(types) - 1 < _NEEDED:
-            yield "attention, f16", measure_attention(bench, "f16", 128, cold, hot)
+        if i == min(_NEEDED, len(types)) - 1:
+            for name in OPS:
+                yield name, measure_op(bench, name)
+            for d in (64, 128):
+                yield "attention, f16", measure_attention(bench, "f16", d, cold, hot)
     yield "attention in several ops", measure_heads(bench)
     for d in (64, 128):
         yield "attention, q8_0", measure_attention(bench, "q8_0", d, cold, hot)
