@@ -285,7 +285,7 @@ def main() -> int:
     parser.add_argument("--quiet", type=float, default=0.1,
                         help="cores that others may use while something is measured")  # fmt: skip
     parser.add_argument("--spin", action="store_true",
-                        help="let llama-bench's OpenMP threads spin at barriers, as ours do")  # fmt: skip
+                        help="let llama-bench's OpenMP threads spin, as ours do")  # fmt: skip
     parser.add_argument("--again", action="store_true", help="measure nothing")
     parser.add_argument("--write", action="store_true", help="write the record")
     asked = parser.parse_args()

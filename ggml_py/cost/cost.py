@@ -22,9 +22,10 @@ from .work import NodeWork, fused_heads, work_of
 
 SURE = 0.9  # the part of cases in which the measured time is in the interval
 _DEVIATIONS = 1.645  # of a normal distribution, for that part
-# What two runs of a program differ by although nothing was changed: the memory that a process gets
-# makes its products faster or slower for its whole life.
-_BETWEEN_RUNS = 0.06
+# What two runs of a program differ by although nothing was changed (the memory that a process gets
+# makes its products faster or slower for its whole life), and what the samples do not have. With
+# it nine of ten of 60 measurements of five models are in the interval (docs/COST.md).
+_BETWEEN_RUNS = 0.1
 _UNKNOWN = 3.0  # a node that was not measured takes between nothing and so often its bytes' time
 Interval = tuple[float, float]
 

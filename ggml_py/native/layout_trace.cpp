@@ -49,15 +49,16 @@ std::shared_ptr<gp_layout> find(ggml_gallocr_t galloc) {
     return found == watched().all.end() ? nullptr : found->second.last;
 }
 
-// Nodes are 0 to n_nodes - 1; leafs come after them; -1 is a tensor that is neither.
+// Nodes are 0 to n_nodes - 1; leafs come after them; -1 is a tensor that is neither. A tensor that is both, such as a
+// copy for pipeline parallelism, is the leaf: a later graph in this layout gets its leafs' places first.
 void number(gp_layout & layout, const ggml_cgraph * graph) {
     std::unordered_map<const ggml_tensor *, int32_t> places;
     places.reserve((size_t) (graph->n_nodes + graph->n_leafs));
-    for (int i = 0; i < graph->n_nodes; i++) {
-        places.emplace(graph->nodes[i], i);
-    }
     for (int i = 0; i < graph->n_leafs; i++) {
         places.emplace(graph->leafs[i], graph->n_nodes + i);
+    }
+    for (int i = 0; i < graph->n_nodes; i++) {
+        places.emplace(graph->nodes[i], i);
     }
     const auto place = [&places](const ggml_tensor * t) {
         const auto found = places.find(t);

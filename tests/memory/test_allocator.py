@@ -1,6 +1,7 @@
 """The graph allocator's decisions, as ggml notes them, and as our rules make them."""
 
 import random
+from contextlib import ExitStack
 from itertools import combinations
 
 import pytest
@@ -8,6 +9,7 @@ import random_graphs
 
 import ggml_py as ggml
 from ggml_py.boundary.ffi import ffi
+from ggml_py.export.json import plan as to_json
 from ggml_py.memory.allocator import CannotLayOutError, lay_out, layout_unknown
 from ggml_py.memory.blocks import usage
 from ggml_py.trace.layout import OWN, REUSE
@@ -97,6 +99,35 @@ def test_places_are_where_the_tensors_then_are():
             at = {b.tensor: b.offset for b in buffer.blocks}
             base = {int(ffi.cast("uintptr_t", of[i].ptr.data)) - n for i, n in at.items()}
             assert len(base) == 1 and len(at) == len(of)
+
+
+def test_a_pipeline_keeps_its_layout_from_graph_to_graph():
+    """Each graph of a pipeline has another of an input's copies for its own, in the same layout."""
+    kinds = (("pipe0", "MUL_MAT"), ("pipe1", "RELU"))
+    devices = [ggml.sim_device(name, supports={op: True}) for name, op in kinds]
+    with ExitStack() as stack:
+        opened = [stack.enter_context(d.init()) for d in (*devices, ggml.device("CPU"))]
+        ctx = stack.enter_context(ggml.Context())
+        x, w = ctx.new_tensor("f32", 64, 16, name="x"), ctx.new_tensor("f32", 64, 64, name="w")
+        x.set_input()
+        w.set_input()
+        h = ctx.relu(ctx.mul_mat(w, ctx.relu(ctx.mul_mat(w, x))))
+        h.set_output()
+        graph = ctx.new_graph()
+        graph.build_forward_expand(h)
+        sched = stack.enter_context(ggml.Scheduler(opened, parallel=True))
+        of = [*graph.nodes, *graph.leafs]
+        seen = set()
+        for _ in range(6):
+            plan = sched.alloc_graph(graph)
+            seen.add(plan.settings.cur_copy)
+            to_json.plan_of(plan.to_json(), "the plan")  # raises for events that cannot be
+            for buffer in plan.memory.buffers:
+                at = {b.tensor: b.offset for b in buffer.blocks if b.tensor < len(of)}
+                base = {int(ffi.cast("uintptr_t", of[i].ptr.data)) - n for i, n in at.items()}
+                assert len(base) <= 1
+            sched.reset()
+        assert seen == {0, 1, 2, 3}
 
 
 def test_a_graph_in_a_larger_ones_layout_says_so():
