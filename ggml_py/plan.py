@@ -206,17 +206,24 @@ class Plan(Planned):
 
         return diff(self, other, backends)
 
-    def advice(self, min_bytes: int = 1 << 20) -> tuple[Finding, ...]:
-        """The findings of this plan, by bytes per evaluation, the most first.
+    def advice(
+        self, min_bytes: int = 1 << 20, machine: Machine | None = None
+    ) -> tuple[Finding, ...]:
+        """The findings of this plan, by bytes per evaluation, the most first; with `machine` by the
+        predicted time that passes in what they are about (`Finding.seconds`).
 
         Findings that only concern copies of fewer than `min_bytes` bytes in total are left out. For
         a plan from a debug log the last finding, GP100, names the checks that the log has too
         little information for. Each id has a page: docs/advice/README.md. Raises ValueError if
-        `min_bytes` is not a number of bytes.
+        `min_bytes` is not a number of bytes, and with `machine` for a plan without shapes.
         """
         from .trace.advice.checks import advice
 
-        return advice(self, min_bytes)
+        if machine is None:
+            return advice(self, min_bytes)
+        from .cost.findings import timed
+
+        return timed(advice(self, min_bytes), self.cost(machine))
 
     def text(self) -> str:
         """The plan in the layout of upstream's GGML_SCHED_DEBUG=2, line for line, with the cause

@@ -100,7 +100,7 @@ def command(
         save(plan, output, force=force)
         click.echo(f"{output}: {plan.headline()}", err=True)
     if as_json:
-        data = {name: PARTS[name].data(plan) for name in parts}
+        data = {name: PARTS[name].data(plan, predictions) for name in parts}
         if changes:
             promise = {"whose": plan.promise.whose, "text": plan.promise.text}
             told = {"changes": [c.text for c in changes], "promise": promise}
@@ -125,7 +125,7 @@ def command(
     if said:
         click.echo(said)
     for name in parts:
-        PARTS[name].show(plan)
+        PARTS[name].show(plan, predictions)
 
 
 def _changed(
@@ -155,8 +155,8 @@ def _answer(model: str, plan: Plan, options: dict[str, Any]) -> tuple[WhySplits,
 class Part(NamedTuple):
     """Something that is printed besides the splits: as data for JSON, and on a terminal."""
 
-    data: Callable[[Plan], Any]
-    show: Callable[[Plan], None]
+    data: Callable[[Plan, Predictions], Any]
+    show: Callable[[Plan, Predictions], None]
 
 
 def _passes(plan: Plan) -> dict[str, Any]:
@@ -244,19 +244,28 @@ def _no_cpu(plan: Plan) -> str:
     return "not known: this plan does not say how the CPU computes its nodes"
 
 
-def _show_advice(plan: Plan) -> None:
-    findings = plan.advice()
+def _advice(plan: Plan, predictions: Predictions) -> list[dict[str, Any]]:
+    return [finding.to_dict() for finding in predictions.advice(plan)]
+
+
+def _show_advice(plan: Plan, predictions: Predictions) -> None:
+    findings = predictions.advice(plan)
     for finding in findings:
         click.echo(str(finding))
     if not findings:
         click.echo("nothing to advise")
 
 
+def _plain(data: Callable[[Plan], Any], show: Callable[[Plan], None]) -> Part:
+    """A part that needs the plan only."""
+    return Part(lambda plan, _predictions: data(plan), lambda plan, _predictions: show(plan))
+
+
 PARTS = {
-    "text": Part(lambda plan: plan.text(), lambda plan: click.echo(plan.text(), nl=False)),
-    "passes": Part(_passes, _show_passes),
-    "steps": Part(lambda plan: [step.to_dict() for step in plan.steps], _show_steps),
-    "order": Part(_order, _show_order),
-    "cpu": Part(_cpu, _show_cpu),
-    "advice": Part(lambda plan: [found.to_dict() for found in plan.advice()], _show_advice),
+    "text": _plain(lambda plan: plan.text(), lambda plan: click.echo(plan.text(), nl=False)),
+    "passes": _plain(_passes, _show_passes),
+    "steps": _plain(lambda plan: [step.to_dict() for step in plan.steps], _show_steps),
+    "order": _plain(_order, _show_order),
+    "cpu": _plain(_cpu, _show_cpu),
+    "advice": Part(_advice, _show_advice),
 }

@@ -85,3 +85,11 @@ def test_a_file_that_is_no_machine(files):
     for words in (("plan", plan), ("diff", plan, plan)):
         assert "is not a machine's file" in fails(*words, "--machine", plan)
         assert "no such file" in fails(*words, "--machine", files / "none").lower()
+
+
+def test_advice_is_by_time(files):
+    known = files / "machine.json"
+    for words in (("--advice",), ("--advice", "--passes")):
+        assert ok("plan", files / "plan.json", *words, "--machine", known)
+    data = json.loads(ok("plan", files / "plan.json", "--advice", "--machine", known, "--json"))
+    assert isinstance(data["advice"], list) and data["predicted"]["seconds"] > 0

@@ -59,3 +59,24 @@ def test_a_simulated_card_on_the_command_line(tmp_path):
     data = json.loads(ok(*words, "--json"))["predicted"]
     assert data["assumed"] and data["unknown_nodes"] >= 1  # the CPU's
     assert "from the data sheet of the rtx4090" in ok(*words)
+
+
+def test_findings_are_ordered_by_the_time_that_they_are_about(tmp_path):
+    plan = llama(8, refused=("SOFT_MAX",))
+    by_bytes = plan.advice(0)
+    known = machine().with_cards({"gpu0": "rtx4090"})
+    found = plan.advice(0, known)
+    assert {f.id for f in found} == {f.id for f in by_bytes} and len(found) > 1
+    seconds = [-1.0 if f.seconds is None else f.seconds for f in found]
+    assert seconds == sorted(seconds, reverse=True) and seconds[0] > 0
+    cost = plan.cost(known)
+    copies = {(c.tensor, c.split): c.seconds for c in cost.copies}
+    for finding in found:
+        ids = {t.id for t in finding.tensors}
+        nodes = sum(n.seconds or 0.0 for n in cost.nodes if n.id in ids)
+        moved = sum(s or 0.0 for (tensor, _split), s in copies.items() if tensor in ids)
+        if finding.seconds is not None:
+            assert finding.seconds == pytest.approx(nodes + moved)
+            assert f"{1e3 * finding.seconds:.3g} ms predicted" in str(finding)
+            assert finding.to_dict()["seconds"] == finding.seconds
+    assert all(f.seconds is None and "seconds" not in f.to_dict() for f in by_bytes)

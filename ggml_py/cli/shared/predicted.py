@@ -11,6 +11,7 @@ import click
 if TYPE_CHECKING:
     from ...cost import Machine
     from ...plan import Plan
+    from ...trace.advice.facts import Finding
 
 machine_option = click.option(
     "--machine",
@@ -60,6 +61,10 @@ class Predictions:
         if self._machine is None:
             return ""
         return str(predicted_time(before, after, self._machine))
+
+    def advice(self, plan: Plan) -> Sequence[Finding]:
+        """The plan's findings; with a machine by the time that they are about."""
+        return plan.advice(machine=self._machine)
 
     def data(self, plan: Plan, before: Plan | None = None) -> dict[str, Any]:
         """What --json has besides: {} without a machine."""

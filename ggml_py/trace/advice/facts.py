@@ -40,6 +40,8 @@ class Finding:
     suggestion: str
     tensors: tuple[PlanTensor, ...]
     bytes: int
+    # Predicted seconds of an evaluation that pass in its nodes and copies, with a machine.
+    seconds: float | None = None
 
     @property
     def page(self) -> str:
@@ -53,6 +55,8 @@ class Finding:
         """The title, the finding and the suggestion, in lines of at most 100 columns."""
         known = self.bytes or isinstance(self.bytes, AtLeast)
         cost = f", {format_bytes(self.bytes)} per evaluation" if known else ""
+        if self.seconds is not None:
+            cost += f", {1e3 * self.seconds:.3g} ms predicted"
         return "\n".join(
             [
                 f"{self.id} {self.title} ({self.severity}{cost})",
@@ -74,6 +78,8 @@ class Finding:
             "page": self.page,
             "tensors": [{"id": t.id, "name": t.name} for t in self.tensors],
         }
+        if self.seconds is not None:
+            data["seconds"] = self.seconds
         bounded: dict[str, Any] = with_bounds(data)
         return bounded
 
