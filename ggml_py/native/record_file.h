@@ -26,10 +26,11 @@ struct section {
     const char * tag;
     const void * data;
     size_t       size;
+    bool         tells = true; // whether plans that differ in it are different plans
 };
 
-template <class T> section rows(const char * tag, const T * data, size_t n) {
-    return { tag, data, n * sizeof(T) };
+template <class T> section rows(const char * tag, const T * data, size_t n, bool tells = true) {
+    return { tag, data, n * sizeof(T), tells };
 }
 
 // What of a tensor's record the lines need to say how plans differ.

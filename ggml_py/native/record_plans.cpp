@@ -139,6 +139,9 @@ int32_t record_plan(gp_record_plan head, const std::vector<gp_tensor_record> & t
         whole.b = mixed(whole.b, &keys[i], sizeof(keys[i]));
     }
     for (const section & s : sections) {
+        if (!s.tells) {
+            continue;
+        }
         whole.a = mixed(whole.a, s.data, s.size);
         whole.b = mixed(whole.b, s.data, s.size);
     }
