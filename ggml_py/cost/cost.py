@@ -155,6 +155,10 @@ class Cost:
 
 def cost_of(plan: Planned, machine: Machine, n_past: int | None = None) -> Cost:
     """What a plan takes on a machine. See `Plan.cost`."""
+    if not isinstance(machine, Machine):
+        raise TypeError(
+            f"machine: expected a Machine, which Machine.load reads, got {type(machine).__name__}"
+        )
     if plan.capture.source != "scheduler":
         raise ValueError(
             f"this plan was read from a {plan.capture.source}, which lacks the shapes that a "

@@ -69,7 +69,7 @@ def test_a_saved_plan_needs_no_native_library(folder):
     assert data["seconds"] == pytest.approx(split["seconds"])
     assert split["seconds"] >= sum(node["seconds"] or 0.0 for node in data["nodes"]) > 0
     assert list(data) == ["seconds", "interval", "bound", "unknown_nodes", "unknown_copies",
-                          "stale", "nodes", "copies", "splits"]  # fmt: skip
+                          "stale", "assumed", "nodes", "copies", "splits"]  # fmt: skip
 
 
 def test_a_run_is_compared_node_by_node(folder):

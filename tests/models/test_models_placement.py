@@ -9,7 +9,7 @@ import re
 
 import pytest
 from arch_files import ARCHS, RECURRENT, deeper, load
-from placements import CARD_OPTIONS, Theirs, asked_by, blank, memory_of, sims_text
+from placements import CARD_OPTIONS, Theirs, asked_by, blank, memory_of, rows_of, sims_text
 
 from ggml_py import ModelError
 from ggml_py.boundary.ffi import BUILD
@@ -253,8 +253,7 @@ def test_what_if_a_device_lacked_an_op(oracle, sims, arch_file, name, lacking):
             found = model.what_if(n_tokens, supports={("gpu0", lacking): False})
             assert blank(found.text()) == blank(plan)
             assert found.promise.whose == "llama.cpp"
-            rows = {row.buft: row[2:] for row in found.memory if any(row[2:])}
-            assert rows == theirs.memory
+            assert rows_of(found.breakdown) == theirs.memory
             assert blank(model.plan(n_tokens).text()) != blank(plan)  # the devices are as before
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from oracle_programs import Oracle, command_line, printed_plan
 from ggml_py.models import Model
 from ggml_py.sim.card import card_properties
 from ggml_py.sim.named import load_profile
+from ggml_py.trace.promise import MemoryRow
 
 MIB = 1 << 20
 # The oracle's names of load's options, where they differ.
@@ -106,8 +108,13 @@ def backends_of(plan: str) -> list[str]:
 
 def memory_of(model: Model) -> dict[str, tuple[int | None, ...]]:
     """`Model.memory` as `Theirs.memory`: without buffer types that have no bytes."""
-    rows = {row.buft: (row.weights, row.cache, row.compute) for row in model.memory}
-    return {name: sizes for name, sizes in rows.items() if any(sizes)}
+    return rows_of(model.memory)
+
+
+def rows_of(rows: Iterable[MemoryRow]) -> dict[str, tuple[int | None, ...]]:
+    """The rows of a context's memory as `Theirs.memory`, which does not have outputs."""
+    sizes = {row.buft: (row.weights, row.cache, row.compute) for row in rows}
+    return {name: each for name, each in sizes.items() if any(each)}
 
 
 def asked_by(program: str, n_ctx_train: int) -> dict[str, Any]:
