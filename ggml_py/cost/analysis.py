@@ -67,15 +67,7 @@ def analysis_of(run: Recorded, machine: Machine, n_past: int | None = None) -> A
 
     Raises ValueError for a run without plans.
     """
-    by_plan: dict[int, list[ComputeRun]] = {}
-    for compute in run.computes:
-        index = run.schedulers[compute.event.scheduler].plans[compute.event.compute]
-        if index >= 0:
-            by_plan.setdefault(index, []).append(compute)
-    if not by_plan:
-        raise ValueError("this run has no plan of what it computed: record it with a plan")
-    index = max(by_plan, key=lambda i: sum(c.end - c.event.start for c in by_plan[i]))
-    computes = by_plan[index]
+    index, computes = run.most_computed()
     cost = cost_of(run.plans[index], machine, n_past)
     whole = statistics.median(c.end - c.event.start for c in computes) * 1e-9
     nodes = _beside(cost, computes) if run.per_op else ()

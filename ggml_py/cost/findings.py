@@ -13,7 +13,7 @@ def timed(findings: Iterable[Finding], cost: Cost) -> tuple[Finding, ...]:
     """The findings with the predicted seconds of an evaluation that pass in computing their nodes
     and copying their tensors, the most first; those of which nothing is known come last.
 
-    So much can a change save at most: the work is then done elsewhere, and takes its time there.
+    It is not what a change saves: the work is then done elsewhere, and takes its time there.
     """
     taken: dict[int, float] = {}
     for node in cost.nodes:

@@ -36,14 +36,7 @@ class Times(NamedTuple):
 
 def times(run: Recorded) -> Times:
     """The times of a run. Raises ValueError if no compute of it has a known plan."""
-    by_plan: dict[int, list[ComputeRun]] = {}
-    for compute in run.computes:
-        index = run.schedulers[compute.event.scheduler].plans[compute.event.compute]
-        if index >= 0:
-            by_plan.setdefault(index, []).append(compute)
-    if not by_plan:
-        raise ValueError("the run has no compute with a known plan: there is nothing to draw")
-    most = max(by_plan.values(), key=lambda computes: sum(map(_took, computes)))
+    _index, most = run.most_computed()
     chosen = sorted(most, key=_took)[len(most) // 2]
     plan = chosen.plan
     assert plan is not None

@@ -269,6 +269,21 @@ class Recorded:
         computes = [ComputeRun(self, head, tuple(g)) for head, g in groups if head is not None]
         return tuple(sorted(computes, key=lambda compute: compute.event.start))
 
+    def most_computed(self) -> tuple[int, tuple[ComputeRun, ...]]:
+        """The index in `plans` of the plan that took the most time, and its computes.
+
+        Raises ValueError if no compute has a known plan.
+        """
+        by_plan: dict[int, list[ComputeRun]] = {}
+        for compute in self.computes:
+            index = self.schedulers[compute.event.scheduler].plans[compute.event.compute]
+            if index >= 0:
+                by_plan.setdefault(index, []).append(compute)
+        if not by_plan:
+            raise ValueError("this run has no plan of what it computed: record it with a plan")
+        index = max(by_plan, key=lambda i: sum(c.end - c.event.start for c in by_plan[i]))
+        return index, tuple(by_plan[index])
+
     @cached_property
     def _ends(self) -> Ends:
         """When the nodes of the run were done."""

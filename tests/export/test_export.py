@@ -369,7 +369,7 @@ def test_a_run_in_each_format(world, tmp_path):
     assert json.loads((tmp_path / "run.trace.json").read_text())["traceEvents"]
     with pytest.raises(ValueError, match="a run can only be shown alone, and only in json, html"):
         run.export(tmp_path / "run.md")
-    with pytest.raises(ValueError, match="no compute with a known plan"):
+    with pytest.raises(ValueError, match="has no plan of what it computed"):
         type(run)((), (), ()).export(tmp_path / "none.html")
 
 
