@@ -395,7 +395,8 @@ def parser(prog: str | None = None) -> argparse.ArgumentParser:
     add("--max-name", type=int, metavar="N",
         help="with --recorder: GGML_MAX_NAME of the program, if it is not upstream's")
     add("--no-build", action="store_true",
-        help="with --llama, --op-tests, --recorder, --simulator: only say where it is")
+        help="with --reference, --llama, --op-tests, --recorder, --simulator: only say "
+             "where it is")
     add("--cache", type=Path, default=caches.default_folder(), metavar="DIR",
         help="cache folder (default: %(default)s)")
     add("--list", action="store_true", help="list known releases and existing builds")
@@ -437,7 +438,7 @@ def _run(arguments: argparse.Namespace) -> None:
     if options.reference:
         from vendor import reference
 
-        folder = reference.build(options)
+        folder = reference.build(options, not arguments.no_build)
     elif arguments.recorder or arguments.simulator:
         from vendor import recorder
 

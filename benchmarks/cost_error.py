@@ -18,8 +18,9 @@ so a run that was stopped goes on. `--again` predicts again and measures nothing
 4. Threads of an OpenMP build sleep at barriers after a while, and those of ours spin. With `--spin`
    llama-bench's spin, too (OMP_WAIT_POLICY=active): a program is then compared with its own kind.
 
-Upstream's llama-bench of the oracle has the CPU and RPC. BLAS and simulated devices are measured
-with `ggml-py bench`, which has llama-bench's tests and libllama's graphs.
+Upstream's llama-bench of the oracle has the CPU and RPC: half of the layers are on a server, a
+process on loopback. BLAS and simulated devices are measured with `ggml-py bench`, which has
+llama-bench's tests and libllama's graphs.
 """
 
 from __future__ import annotations
@@ -34,82 +35,37 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import search
+from cost_models import LARGE, MODELS, model_file
 from rich.console import Console
 from rich.table import Table
+from rpc_server import rpc_server
 
 from ggml_py import llama
 from ggml_py.calibrate import calibrate
 from ggml_py.calibrate.describe import Busy
 from ggml_py.cost import Machine
 from ggml_py.cost.rows import gen_row, prompt_row
-from ggml_py.enums import Type
-from ggml_py.models.synthetic import LlamaSpec, write_llama
 
 N_PROMPT, N_GEN, DEPTHS = 512, 64, (0, 512, 4096)
-REPETITIONS = 5
+REPETITIONS = 3
 ALONE = 0.97  # of its core's time that one thread must have had
 TRIES, WAIT_S = 4, 60.0
 PATTERNS = (
     "ggml_py/cost/*.py", "ggml_py/calibrate/*.py", "benchmarks/cost_error.py",
+    "benchmarks/cost_models.py",
 )  # fmt: skip
+PORT = 50352  # of the RPC server, whose name has it, so a calibration holds for this one only
 DEVICES: dict[str, tuple[str, ...]] = {
     "CPU": ("CPU",),
     "BLAS": ("BLAS", "CPU"),
+    "RPC": (f"rpc:127.0.0.1:{PORT}", "CPU"),
     "sim": ("sim:gpu0", "CPU"),
-}
-
-
-@dataclass(frozen=True)
-class ExpertSpec(LlamaSpec):
-    """A llama whose feed-forward network has experts."""
-
-    n_expert: int = 8
-    n_used: int = 2
-
-    def _shapes(self) -> Iterator[tuple[str, tuple[int, ...]]]:
-        for name, ne in super()._shapes():
-            if "ffn_gate" not in name and "ffn_up" not in name and "ffn_down" not in name:
-                yield name, ne
-                continue
-            if "ffn_gate" in name:
-                yield name.replace("ffn_gate", "ffn_gate_inp"), (self.n_embd, self.n_expert)
-            yield name.replace(".weight", "_exps.weight"), (*ne, self.n_expert)
-
-    def tensors(self) -> Any:
-        for name, make, type_, ne in super().tensors():
-            if "gate_inp" in name:
-                type_ = Type.F32
-            elif len(ne) == 3:
-                type_ = Type[str(self.type).upper()]
-            yield name, make, type_, ne
-
-    def header(self) -> dict[str, Any]:
-        counts = {"llama.expert_count": self.n_expert, "llama.expert_used_count": self.n_used}
-        return super().header() | counts
-
-
-_60M = {"n_layer": 10, "n_embd": 512, "n_head": 8, "n_head_kv": 4, "n_ff": 1536, "n_vocab": 32000}
-_110M = {"n_layer": 12, "n_embd": 768, "n_head": 12, "n_head_kv": 4, "n_ff": 2048, "n_vocab": 16000}
-_160M = {"n_layer": 12, "n_embd": 768, "n_head": 12, "n_head_kv": 12, "n_ff": 2816,
-         "n_vocab": 32000}  # fmt: skip
-_360M = {"n_layer": 24, "n_embd": 1024, "n_head": 16, "n_head_kv": 8, "n_ff": 2816,
-         "n_vocab": 32000}  # fmt: skip
-_MOE = {"n_layer": 12, "n_embd": 512, "n_head": 8, "n_head_kv": 4, "n_ff": 768, "n_vocab": 16000}
-MODELS: dict[str, LlamaSpec] = {
-    "60M-q4_0": LlamaSpec(type="q4_0", n_ctx=8192, **_60M),
-    "110M-f16": LlamaSpec(type="f16", n_ctx=8192, **_110M),
-    "160M-q8_0": LlamaSpec(type="q8_0", n_ctx=8192, **_160M),
-    "360M-q4_K": LlamaSpec(type="q4_K", n_ctx=8192, **_360M),
-    "8x100M-q4_0": ExpertSpec(type="q4_0", n_ctx=8192, **_MOE),
-    "8x100M-q8_0": ExpertSpec(type="q8_0", n_ctx=8192, **_MOE),
-    "110M-q4_0": LlamaSpec(type="q4_0", n_ctx=8192, **_110M),
-    "360M-q8_0": LlamaSpec(type="q8_0", n_ctx=8192, **_360M),
 }
 
 
@@ -130,14 +86,6 @@ class Case(NamedTuple):
     def looked_at(self) -> bool:
         """Whether it belongs to the third that the model of time may be changed by."""
         return hashlib.sha256(self.name.encode()).digest()[0] % 3 == 0
-
-
-def model_file(name: str, folder: Path) -> Path:
-    path = folder / f"{name}.gguf"
-    if not path.exists():
-        print(f"making {path}", file=sys.stderr)
-        write_llama(path, MODELS[name])
-    return path
 
 
 def read_anew(path: Path) -> None:
@@ -164,7 +112,7 @@ def wait_until_quiet(quiet: float) -> bool:
 def llama_bench() -> Path:
     """The newest llama-bench of the oracle."""
     found = sorted(
-        (Path.home() / ".cache" / "ggml_py" / "oracles").glob("*/bin/llama-bench"),
+        (Path.home() / ".cache" / "ggml_py").glob("[or]*e*/*/bin/llama-bench"),
         key=lambda path: path.stat().st_mtime,
     )
     if not found:
@@ -178,8 +126,16 @@ def command(case: Case, path: Path) -> list[str]:
              "-t", str(case.threads), "-r", str(REPETITIONS), "-o", "jsonl"]  # fmt: skip
     if case.devices == "CPU":
         return [str(llama_bench()), *words]
+    if case.devices == "RPC":
+        there = str(layers_of(case))
+        return [str(llama_bench()), *words, "--rpc", f"127.0.0.1:{PORT}", "-ngl", there]
     devices = "/".join(DEVICES[case.devices])
     return [sys.executable, "-m", "ggml_py", "bench", *words, "-dev", devices]
+
+
+def layers_of(case: Case) -> int:
+    """The layers that go to a device: half of them to a server, otherwise all."""
+    return MODELS[case.model].n_layer // 2 if case.devices == "RPC" else -1
 
 
 def measure(case: Case, path: Path, quiet: float) -> dict[str, Any]:
@@ -196,6 +152,8 @@ def measure(case: Case, path: Path, quiet: float) -> dict[str, Any]:
         used = sum(after[2:4]) - sum(before[2:4])
         if case.threads == 1 and used > ALONE * (after.elapsed - before.elapsed):
             others = 0.0  # they had another core
+        if case.devices == "RPC":
+            others = 0.0  # the server is one of them
         if done.returncode:
             return {"failed": done.stderr[-500:]}
         if others > quiet:
@@ -217,7 +175,7 @@ def machine_of(devices: str, threads: int, folder: Path, quiet: float) -> Machin
                 wait_until_quiet(quiet)
             machine = calibrate(DEVICES[devices], threads)
             machine.save(path, force=True)
-            if threads == 1 or machine.described.load[1] < quiet:
+            if threads == 1 or devices == "RPC" or machine.described.load[1] < quiet:
                 break
     return Machine.load(path)
 
@@ -225,8 +183,8 @@ def machine_of(devices: str, threads: int, folder: Path, quiet: float) -> Machin
 @contextmanager
 def planning(case: Case, path: Path, n_ctx: int) -> Iterator[Any]:
     with llama.open(
-        path, devices=DEVICES[case.devices], n_gpu_layers=-1, n_ctx=n_ctx, program="bench",
-        n_threads=case.threads,
+        path, devices=DEVICES[case.devices], n_gpu_layers=layers_of(case), n_ctx=n_ctx,
+        program="bench", n_threads=case.threads,
     ) as model:  # fmt: skip
         yield model
 
@@ -297,14 +255,16 @@ def main() -> int:
     measured: dict[str, Any] = json.loads(kept.read_text()) if kept.exists() else {}
     rows: list[dict[str, Any]] = []
     left_out: dict[str, str] = {}
-    for devices in asked.devices.split(","):
-        for threads in map(int, asked.threads.split(",")):
-            if asked.again and not (asked.folder / f"machine-{devices}-{threads}.json").exists():
-                continue
+    for devices, threads in product(asked.devices.split(","), map(int, asked.threads.split(","))):
+        if asked.again and not (asked.folder / f"machine-{devices}-{threads}.json").exists():
+            continue
+        with ExitStack() as stack:
+            if devices == "RPC":
+                stack.enter_context(rpc_server(PORT, threads))
             machine = machine_of(devices, threads, asked.folder, asked.quiet)
             for model in asked.models.split(","):
                 path = model_file(model, asked.folder)
-                for depth in DEPTHS:
+                for depth in DEPTHS[:1] if MODELS[model].n_params > LARGE else DEPTHS:
                     key = f"{devices}/{model}/{threads}/{depth}"
                     if key not in measured and not asked.again:
                         case = Case(devices, model, threads, depth, "")

@@ -252,18 +252,19 @@ class Plan(Planned):
         *,
         other: Plan | None = None,
         force: bool = False,
+        machine: Machine | None = None,
     ) -> None:
         """Writes the plan in the format of the file's name: "plan.html" is a page to view,
         "plan.json.gz" can be read by `from_json`. `export.formats.EXPORTERS` lists the formats;
         `format` names another than the file name's. `other` is a plan to compare with, in formats
-        that can.
+        that can. With `machine` a page has the predicted times of nodes, copies and splits.
 
         The file is written completely or not at all. Raises FileExistsError if it exists, unless
         `force`, and ValueError for an unknown name or format.
         """
         from .export import formats
 
-        formats.export(self, path, format, other, force)
+        formats.export(self, path, format, other, force, machine)
 
     def _repr_html_(self) -> str:
         """The HTML that a notebook shows."""

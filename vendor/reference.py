@@ -59,9 +59,9 @@ def _flags(options: Options) -> dict[str, str]:
     return flags | dict(options.defines) | cuda_flags(options)
 
 
-def build(options: Options) -> Path:
+def build(options: Options, may_build: bool = True) -> Path:
     """The reference build's folder in the cache, or in a checkout the folder that has our programs
-    too. Builds it if it is missing. Raises BuildError."""
+    too. Builds it if it is missing; without `may_build` that is an error. Raises BuildError."""
     toolchain.check_names(options.backend)
     upstream = upstream_of(options)
     flags = _flags(options)
@@ -69,6 +69,10 @@ def build(options: Options) -> Path:
         [upstream.sha256, flags, toolchain.cpu_identity(), PROGRAMS], sort_keys=True)
     key = f"{upstream.label}-{hashlib.sha256(identity.encode()).hexdigest()[:8]}"
     final = options.cache / "reference" / key
+    if not may_build:
+        if not (final / PROOF).is_file():
+            raise BuildError(f"{final} is not built yet: leave out --no-build")
+        return final
     tools = toolchain.find_tools()
     toolchain.check_toolkits(options.backend, dict(options.defines))
     with caches.Lock(options.cache) as lock, writing("building upstream", options.cache):

@@ -19,7 +19,7 @@ CELLS = (256, 512, 1024, 4096)
 # fewer places of the caches are then used.
 HEADS = ((4, (1, 8, 64, 512)), (8, (1,)), (12, (1,)), (16, (1, 512)))
 _LONG = 0.1  # seconds of one node
-_CACHES = 4  # at least
+_CACHES = 4  # at least; of many tokens one, whose time is not that of reading it
 
 
 def measure_attention(bench: Bench, type_: str, d: int, cold: int, cache: int) -> Steps:
@@ -53,7 +53,8 @@ def _attention(
         first = caches.new_tensor(type_, d * heads, cells)
         enough = int(1e8 // (cells * tokens * d * heads)) + 1
         # Several, as in a model: one that was just read is read a third faster.
-        n = max(min(total // (2 * first.nbytes), enough, 400), 1 if suffix else _CACHES)
+        few = _CACHES if tokens == 1 else 1
+        n = max(min(total // (2 * first.nbytes), enough, 400), 1 if suffix else few)
         keys = [first, *(caches.new_tensor(type_, d * heads, cells) for _ in range(n - 1))]
         values = [caches.new_tensor(type_, d * heads, cells) for _ in range(n)]
         caches.alloc(bench.backend)

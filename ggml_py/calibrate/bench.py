@@ -27,6 +27,7 @@ from .mapped import Mapped
 
 Steps = Generator[None, None, None]  # measurements: the caller may end them between two
 LEAST, MOST = 5, 400  # repetitions of a measurement
+_LONG, _FEW = 0.05, 3  # seconds of a compute, from which on so many repetitions are enough
 _ALONE, _ALONE_BOTH = 0.97, 0.88  # of its cores' time that computes must have had to count
 _CHUNK_S = 0.02  # seconds in which that is counted
 _PATIENCE = 3  # times as long as it would take alone, before disturbed repetitions count after all
@@ -140,7 +141,8 @@ class Bench:
             began = clock()
             compute(graph)
             once = min(clock() - began, once)
-            if once > 0.1:
+            if once > _LONG:
+                least = min(least, _FEW)
                 break
         n = int(min(max(seconds * self.pace / max(once, 1e-7), least), MOST))
         alone: list[float] = []

@@ -26,9 +26,10 @@ from .products import (
 )
 
 LIMIT = 90.0  # seconds for each device
-TYPES = ("f32", "q4_0", "q8_0", "f16", "q4_K", "q6_K", "q5_K", "bf16", "mxfp4", "iq4_nl")
+# The most usual first: a slow machine has no time for the last ones.
+TYPES = ("f32", "q4_K", "q6_K", "q8_0", "q4_0", "f16", "mxfp4", "q5_K", "bf16", "iq4_nl")
 EXPERT_TYPES = ("q4_0", "q8_0", "f16", "q4_K", "q6_K", "mxfp4")
-_NEEDED = 4  # of the types, which are measured before attention
+_NEEDED = 6  # of the types, which are measured before attention
 _BUSY = 0.15  # cores that others use, from which on it is said
 _DISTURBED = 0.25  # disturbed repetitions for each that was not, from which on it is said
 _WIDE = 0.12  # spread of a sample from which on it counts as uncertain

@@ -18,6 +18,7 @@ from .weights import MAPPED, OWN, matrices, places_of
 SIZES = ((512, 128), (768, 768), (2048, 1024), (2048, 6144))
 WIDE_SIZES = ((768, 768), (2048, 2048))
 WIDTHS = (2, 4, 8, 32, 128, 512)
+_FEW_WIDTHS = (8, 128, 512)  # of weights in the mapped file, if the device repacks their type
 _EXPERT_SIZES = ((512, 512), (1024, 1536))
 _SECONDS = 0.05
 
@@ -25,7 +26,9 @@ _SECONDS = 0.05
 def measure_type(bench: Bench, type_: str, cold: int, cache: int) -> Steps:
     """Products with weights of that type. `cold` bytes of matrices are more than the caches hold,
     `cache` bytes less."""
-    for where in places_of(bench.device, type_):
+    places = places_of(bench.device, type_)
+    for where in places:
+        usual = where == places[-1]  # otherwise only weights are there that cannot be repacked
         for k, m in SIZES:
             with matrices(bench, type_, (k, m), cold, where) as weights:
                 _product(bench, weights, 1)
@@ -33,9 +36,11 @@ def measure_type(bench: Bench, type_: str, cold: int, cache: int) -> Steps:
                 if few:
                     _product(bench, few * max(64 // len(few), 1), 1, suffix=HOT)
                 if (k, m) in WIDE_SIZES:
-                    for n in WIDTHS:
+                    for n in WIDTHS if usual else _FEW_WIDTHS:
                         _product(bench, weights[: _enough(k * m * n)], n)
             yield
+        if not usual:
+            continue
         k, m = WIDE_SIZES[-1]
         with matrices(bench, type_, (k, m), cold, where) as weights:
             for n in WIDTHS:
@@ -45,7 +50,7 @@ def measure_type(bench: Bench, type_: str, cold: int, cache: int) -> Steps:
 
 def _enough(work: int) -> int:
     """How many products make a graph that takes some milliseconds."""
-    return int(min(max(2e9 // (2 * work), 2), 200))
+    return int(min(max(5e8 // work, 1), 200))
 
 
 def _product(bench: Bench, weights: Sequence[Tensor], n: int, suffix: str = "") -> bool:

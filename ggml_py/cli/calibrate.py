@@ -25,6 +25,9 @@ _PARTIAL = ".part.json"
 )  # fmt: skip
 @click.option("-t", "--threads", "n_threads", type=click.IntRange(min=1),
               help="Threads of the CPU. Default: the cores this process may use.")  # fmt: skip
+@click.option("--types", metavar="TYPE,...",
+              help="Types of weights to measure, the most needed first. Default: all that models "
+              "usually have, as far as the time lasts.")  # fmt: skip
 @click.option("-o", "--output", type=click.Path(dir_okay=False), default="machine.json",
               show_default=True, metavar="FILE", help="The file to write.")  # fmt: skip
 @click.option("--force", is_flag=True, help="Replace FILE if it exists.")
@@ -34,6 +37,7 @@ _PARTIAL = ".part.json"
 def command(
     devices: tuple[str, ...],
     n_threads: int | None,
+    types: str | None,
     output: str,
     force: bool,
     seconds: float,
@@ -51,17 +55,19 @@ def command(
     ggml-py calibrate -d BLAS -d CPU -t 8 --force
     ggml-py cost model.gguf --machine machine.json -p 512 -n 128
     """
-    from ..calibrate import calibrate
+    from ..calibrate import TYPES, calibrate
     from ..errors import GgmlError
     from .shared.output import check_target
 
     check_target(output, force)
     names = device_names(devices)
+    wanted = _types(types) if types else TYPES
     try:
         with bar("calibrating", not as_json, at_once=True) as show:
             machine = calibrate(
-                names, n_threads, seconds=seconds, progress=lambda _what, share: show(share)
-            )
+                names, n_threads, seconds=seconds, types=wanted,
+                progress=lambda _what, share: show(share),
+            )  # fmt: skip
     except KeyboardInterrupt:
         click.echo(f"stopped: {output} was not written", err=True)
         raise click.exceptions.Exit(128 + signal.SIGINT) from None
@@ -75,6 +81,15 @@ def command(
     for line in told(machine):
         click.echo(line)
     click.echo(f"{output}: written")
+
+
+def _types(text: str) -> list[str]:
+    from ..tensors.tensor import type_of
+
+    try:
+        return [type_of(word).name.lower().replace("_k", "_K") for word in text.split(",")]
+    except ValueError as error:
+        raise click.UsageError(f"--types {text}: {error}") from None
 
 
 def _keep_partial(machine: Machine | None, output: str) -> None:

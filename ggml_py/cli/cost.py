@@ -17,7 +17,7 @@ from .shared.options import (
     load_model,
     model_options,
 )
-from .shared.predicted import load_machine
+from .shared.predicted import load_machine, machine_option
 from .shared.source import saved_plan
 
 if TYPE_CHECKING:
@@ -31,8 +31,7 @@ _MOST_NODES = 12  # that the table of a plan shows
     "cost", cls=ModelCommand, short_help="Predict how fast MODEL runs, from a calibration."
 )
 @model_options
-@click.option("--machine", "machine_path", required=True, type=click.Path(dir_okay=False),
-              metavar="FILE", help="What `ggml-py calibrate` wrote.")  # fmt: skip
+@machine_option
 @click.option("-p", "--n-prompt", type=IntList("numbers of tokens", 0, "512"), default="512",
               show_default=True, help="Tokens of the prompt, as in llama-bench.")  # fmt: skip
 @click.option("-n", "--n-gen", type=IntList("numbers of tokens", 0, "128"), default="128",
@@ -43,7 +42,7 @@ _MOST_NODES = 12  # that the table of a plan shows
 @as_json
 def command(
     model: str,
-    machine_path: str,
+    machine_path: str | None,
     n_prompt: list[int],
     n_gen: list[int],
     depths: list[int],
@@ -65,6 +64,10 @@ def command(
     ggml-py cost plan.json.gz --machine machine.json
     ggml-py cost run.json --machine machine.json
     """
+    if machine_path is None:
+        raise click.UsageError(
+            "cost needs --machine FILE, which `ggml-py calibrate -o FILE` writes once for a machine"
+        )
     machine = load_machine(machine_path, options["devices"])
     run = run_in(model)
     plan = saved_plan(model) if run is None else None

@@ -97,7 +97,7 @@ def command(
     before = get_plan(model, **options)
     plan = _changed(before, changes, model, options) if changes else before
     if output is not None:
-        save(plan, output, force=force)
+        save(plan, output, force=force, machine=predictions.machine)
         click.echo(f"{output}: {plan.headline()}", err=True)
     if as_json:
         data = {name: PARTS[name].data(plan, predictions) for name in parts}

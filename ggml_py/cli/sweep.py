@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -15,11 +16,12 @@ from .shared.options import (
     load_model,
     model_options,
 )
+from .shared.predicted import load_machine, machine_option
 from .shared.records import is_record, read_record
 from .shared.source import saved_plan
 
 if TYPE_CHECKING:
-    from ..trace.answers.sweep import Sweep
+    from ..trace.answers.sweep import Predict, Sweep
 
 
 @click.command(
@@ -43,14 +45,21 @@ if TYPE_CHECKING:
     show_default=True,
     help="Tokens already in the cache.",
 )
+@machine_option
 @as_json
 def command(
-    model: str, n_tokens: list[int], n_past: list[int], as_json: bool, **options: Any
+    model: str,
+    n_tokens: list[int],
+    n_past: list[int],
+    machine_path: str | None,
+    as_json: bool,
+    **options: Any,
 ) -> None:
     """Plan MODEL's graph for several shapes. Find where the plan changes, to the token, and why.
 
     If the plans of neighbouring values differ, bisection finds the threshold between them. The
-    cache (-c) and the batch (-ub) must hold the largest values.
+    cache (-c) and the batch (-ub) must hold the largest values. With --machine each plan has its
+    predicted time.
 
     \b
     ggml-py sweep model.gguf -n 1,512
@@ -60,7 +69,7 @@ def command(
     Of a record, the plans are compared in the order in which the program made them.
     """
     if is_record(model):
-        _show(_of_record(model), as_json)
+        _show(_of_record(model, _predict(machine_path)), as_json)
         return
     if saved_plan(model) is not None:
         raise click.UsageError(
@@ -68,12 +77,19 @@ def command(
         )
     from ..trace import sweep
 
+    predict = _predict(machine_path, options["devices"])
     with load_model(model, **options) as loaded:
-        found = sweep(loaded.plan, n_tokens=n_tokens, n_past=n_past)
+        found = sweep(loaded.plan, predict=predict, n_tokens=n_tokens, n_past=n_past)
     _show(found, as_json)
 
 
-def _of_record(source: str) -> Sweep:
+def _predict(path: str | None, devices: Sequence[str] = ()) -> Predict | None:
+    from ..cost.change import predict_with
+
+    return None if path is None else predict_with(load_machine(path, devices))
+
+
+def _of_record(source: str, predict: Predict | None) -> Sweep:
     """A sweep over the plans of a record. Texts are compared as they come: nothing is between
     them."""
     from ..trace import sweep
@@ -81,7 +97,7 @@ def _of_record(source: str) -> Sweep:
     if given := given_model_options():
         raise click.UsageError(f"{source}: {', '.join(given)} can only apply to a model")
     plans = {f"{one.index} ({one.label})": one for one in read_record(source)}
-    return sweep(lambda plan: plans[plan].plan, plan=list(plans))
+    return sweep(lambda plan: plans[plan].plan, predict=predict, plan=list(plans))
 
 
 def _show(found: Sweep, as_json: bool) -> None:

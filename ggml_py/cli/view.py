@@ -12,10 +12,12 @@ import click
 from ..trace.names import counted
 from .shared.options import as_json, echo_json
 from .shared.output import check_output, check_target, save
+from .shared.predicted import load_machine, machine_option
 from .shared.records import choice_options, is_record, read_record, table, to_dict
 from .shared.source import saved_plans, saved_run
 
 if TYPE_CHECKING:
+    from ..cost import Machine
     from ..plan import Plan
     from ..run import Run
 
@@ -53,6 +55,7 @@ if TYPE_CHECKING:
     help="Write the ops of the plan, or of all plans of a record, for `test-backend-ops "
     "--test-file OUT`.",
 )
+@machine_option
 @as_json
 def command(
     file: str,
@@ -68,6 +71,7 @@ def command(
     as_run: bool,
     profile: str | None,
     op_tests: str | None,
+    machine_path: str | None,
     as_json: bool,
 ) -> None:
     """Show a plan as a page for a browser, or in another format.
@@ -118,6 +122,9 @@ def command(
     files = [file] if other is None else [file, other]
     plans = _saved(files, dump, numbers, when) if run is None else []
     source: Plan | Run = plans[0] if run is None else run
+    machine = None if machine_path is None else load_machine(machine_path)
+    if machine is not None and (run is not None or not (output or open_)):
+        raise click.UsageError("--machine adds predicted times to the page of a plan (-o, --open)")
     compared = plans[1] if other is not None else None
     if dump is not None and not any(map(_is_log, (source, compared))):
         raise click.UsageError(f"--dump applies to logs only, and not to {file}")
@@ -125,10 +132,11 @@ def command(
         _show_profile(profile, source, as_json)
         return
     if output is not None:
-        save(source, output, format_, compared, force)
+        save(source, output, format_, compared, force, machine)
         click.echo(f"{output}: {_headline(source)}", err=True)
     if open_:
-        _open(source, compared, output if format_ == "html" or _is_page(output) else None)
+        page = output if format_ == "html" or _is_page(output) else None
+        _open(source, compared, page, machine)
     if as_json:
         echo_json(source.to_json() if compared is None else plans[0].diff(compared).to_dict())
         return
@@ -216,11 +224,13 @@ def _is_page(path: str | None) -> bool:
     return path is not None and path.lower().endswith((".html", ".htm"))
 
 
-def _open(source: Plan | Run, other: Plan | None, page: str | None) -> None:
+def _open(
+    source: Plan | Run, other: Plan | None, page: str | None, machine: Machine | None
+) -> None:
     """Opens the page in a browser; writes it to a temporary folder if `page` is None."""
     if page is None:
         page = str(Path(tempfile.mkdtemp(prefix="ggml-py-")) / "plan.html")
-        save(source, page, None, other)
+        save(source, page, None, other, machine=machine)
     where = Path(page).resolve().as_uri()
     if not webbrowser.open(where):
         click.echo(f"no browser could be started; the page is {where}", err=True)

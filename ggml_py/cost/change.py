@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from ..trace.names import counted
@@ -43,6 +44,19 @@ def predicted_time(before: Planned, after: Planned, machine: Machine) -> Predict
     """The predicted time of both. Raises ValueError for a plan without shapes."""
     a, b = cost_of(before, machine), cost_of(after, machine)
     return PredictedTime(a.seconds, b.seconds, a.interval, b.interval, (n_unknown(a), n_unknown(b)))
+
+
+def predict_with(
+    machine: Machine,
+) -> Callable[[Planned, Mapping[str, Any]], tuple[float, float, float] | None]:
+    """For `sweep(predict=...)`: the seconds of a plan, low and high, with as many tokens before the
+    graph as its shape says (n_past); None if nothing was measured of some nodes or copies."""
+
+    def predict(plan: Planned, shape: Mapping[str, Any]) -> tuple[float, float, float] | None:
+        cost = cost_of(plan, machine, shape.get("n_past"))
+        return None if n_unknown(cost) else (cost.seconds, *cost.interval)
+
+    return predict
 
 
 def n_unknown(cost: Cost) -> int:

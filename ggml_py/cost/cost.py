@@ -7,7 +7,7 @@ caller's thread, one after the other; an asynchronous one has a queue of its own
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -94,6 +94,10 @@ class Cost:
     interval: Interval  # that contains the time in nine of ten cases
     bound: str
     coldness: dict[str, float]  # by backend: the part of what it reads that no cache still has
+    # Seconds that the total may be wrong by (one standard deviation), by device and kind of work:
+    # the same error in every plan that has such work.
+    errors: Mapping[tuple[str, str], float]
+    unknown_seconds: float  # that the nodes of which nothing was measured may take at most
     stale: tuple[str, ...] = field(default=())  # why the machine's file may not apply
     assumed: tuple[str, ...] = field(default=())  # what rests on data sheets, in sentences
 
@@ -235,6 +239,8 @@ class _Adder:
         return Cost(
             plan, self.machine, nodes, tuple(copies), tuple(splits), total,
             self._total_interval(total), _most(bounds), self._coldness_by_name(),
+            {(self.names[b], kind): error for (b, kind), error in self.by_key.items()},
+            self.unknown,
             self.machine.stale(ggml=plan.settings.upstream, n_threads=_threads_of(plan)),
             self._assumed(),
         )  # fmt: skip

@@ -7,16 +7,15 @@ and nothing else changes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 from ..trace.planned import Planned
 from .cost import Cost, Interval, cost_of
 from .machine import Machine
-from .sample import DECODE
 
-_GRAPHS = 5  # that are planned at most for a row
+_GRAPHS = 5  # that are planned at most for a row, if the caller does not say
 PlanOf = Callable[[int, int], Planned]
 
 
@@ -31,6 +30,8 @@ class BenchRow:
     interval: Interval
     # Of each graph that was planned: its tokens, the tokens before it, and its cost.
     graphs: tuple[tuple[int, int, Cost], ...]
+    # As in `Cost.errors`, of all evaluations together.
+    errors: Mapping[tuple[str, str], float] = field(default_factory=dict)
 
     @property
     def test(self) -> str:
@@ -49,6 +50,11 @@ class BenchRow:
         low, high = self.interval
         n = self.n_prompt + self.n_gen
         return n / high if high else 0.0, n / low if low else float("inf")
+
+    @property
+    def n_unknown(self) -> int:
+        """How many nodes and copies of a graph nothing was measured of, at most."""
+        return max(len(c.unknown) + len(c.missing_copies) for _n, _past, c in self.graphs)
 
     @property
     def bound(self) -> str:
@@ -70,39 +76,66 @@ class BenchRow:
 
 
 def prompt_row(
-    plan: PlanOf, machine: Machine, n_prompt: int, n_depth: int, n_ubatch: int
+    plan: PlanOf,
+    machine: Machine,
+    n_prompt: int,
+    n_depth: int,
+    n_ubatch: int,
+    graphs: int = _GRAPHS,
 ) -> BenchRow:
-    """The row of a prompt. `plan(n_tokens, n_past)` plans a graph."""
+    """The row of a prompt. `plan(n_tokens, n_past)` plans a graph; it is called `graphs` times at
+    most for graphs of one size."""
     whole, rest = divmod(n_prompt, n_ubatch)
     first = [n_depth + i * n_ubatch for i in range(whole)]
-    parts = [_between(plan, machine, n_ubatch, first)] if whole else []
+    parts = [_between(plan, machine, n_ubatch, first, graphs)] if whole else []
     if rest:
-        parts.append(_between(plan, machine, rest, [n_depth + whole * n_ubatch]))
+        parts.append(_between(plan, machine, rest, [n_depth + whole * n_ubatch], graphs))
     return _row(parts, n_prompt, 0, n_depth)
 
 
-def gen_row(plan: PlanOf, machine: Machine, n_gen: int, n_depth: int) -> BenchRow:
+def gen_row(
+    plan: PlanOf, machine: Machine, n_gen: int, n_depth: int, graphs: int = _GRAPHS
+) -> BenchRow:
     """The row of generating tokens, each in a graph of its own."""
     depths = [n_depth + i for i in range(n_gen)]
-    return _row([_between(plan, machine, 1, depths)], 0, n_gen, n_depth)
+    return _row([_between(plan, machine, 1, depths, graphs)], 0, n_gen, n_depth)
 
 
-_Part = tuple[float, Interval, tuple[tuple[int, int, Cost], ...]]
+class _Part(NamedTuple):
+    """Graphs of one size."""
+
+    seconds: float
+    interval: Interval
+    graphs: tuple[tuple[int, int, Cost], ...]
+    errors: dict[tuple[str, str], float]
 
 
 def _row(parts: Sequence[_Part], n_prompt: int, n_gen: int, n_depth: int) -> BenchRow:
-    seconds = sum(part[0] for part in parts)
-    interval = sum(part[1][0] for part in parts), sum(part[1][1] for part in parts)
-    graphs = tuple(graph for part in parts for graph in part[2])
-    return BenchRow(n_prompt, n_gen, n_depth, seconds, interval, graphs)
+    seconds = sum(part.seconds for part in parts)
+    interval = sum(part.interval[0] for part in parts), sum(part.interval[1] for part in parts)
+    graphs = tuple(graph for part in parts for graph in part.graphs)
+    errors = added((part.errors, 1.0) for part in parts)
+    return BenchRow(n_prompt, n_gen, n_depth, seconds, interval, graphs, errors)
 
 
-def _between(plan: PlanOf, machine: Machine, n_tokens: int, depths: Sequence[int]) -> _Part:
+def added(
+    several: Iterable[tuple[Mapping[tuple[str, str], float], float]],
+) -> dict[tuple[str, str], float]:
+    """Errors of several costs, each so many times: those of one kind of work add up."""
+    found: dict[tuple[str, str], float] = {}
+    for errors, times in several:
+        for key, error in errors.items():
+            found[key] = found.get(key, 0.0) + times * error
+    return found
+
+
+def _between(
+    plan: PlanOf, machine: Machine, n_tokens: int, depths: Sequence[int], most: int
+) -> _Part:
     """The seconds of one graph at each of the depths, of which a few are planned."""
     n = len(depths)
-    chosen = sorted({round(i * (n - 1) / (_GRAPHS - 1)) for i in range(_GRAPHS)}) if n > 1 else [0]
+    chosen = sorted({round(i * (n - 1) / (most - 1)) for i in range(most)}) if n > 1 else [0]
     costs = [cost_of(plan(n_tokens, depths[i]), machine, depths[i]) for i in chosen]
-    around = _around(machine, n_tokens)
     sums = [0.0, 0.0, 0.0]
     weights = [0.0] * len(chosen)
     for i in range(n):  # how much each planned graph counts
@@ -115,16 +148,7 @@ def _between(plan: PlanOf, machine: Machine, n_tokens: int, depths: Sequence[int
         weights[right] += share
     for weight, cost in zip(weights, costs, strict=True):
         for j, seconds in enumerate((cost.seconds, *cost.interval)):
-            sums[j] += weight * (seconds + around)
+            sums[j] += weight * seconds
     graphs = tuple((n_tokens, depths[i], c) for i, c in zip(chosen, costs, strict=True))
-    return sums[0], (sums[1], sums[2]), graphs
-
-
-def _around(machine: Machine, n_tokens: int) -> float:
-    """What libllama does for an evaluation besides the graph; 0 if it was not measured."""
-    for device in machine.devices:
-        found = [s for s in device.samples if s.key == DECODE]
-        if found:
-            near = min(found, key=lambda s: abs(s.at[0] - n_tokens) if s.at else 0.0)
-            return near.usual
-    return 0.0
+    errors = added((cost.errors, weight) for weight, cost in zip(weights, costs, strict=True))
+    return _Part(sums[0], (sums[1], sums[2]), graphs, errors)

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 SPLIT = "split"  # what a backend takes for a split besides its nodes
 COLD_NODE = "cold node"  # what a small node takes more, after others have filled the caches
 WORKING_SET = "working set"  # one matrix of many, by the bytes of all of them
-DECODE = "decode"  # what libllama does around the compute of one graph
 COPY_FROM, COPY_TO = "copy from ", "copy to "  # + the other device: a tensor of so many bytes
 
 

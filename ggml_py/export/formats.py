@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+from ..cost.machine import Machine
 from ..files.writing import write_whole
 from ..trace.planned import Planned
 from ..trace.run import Recorded
@@ -15,8 +16,8 @@ from ..trace.run import Recorded
 
 class Exporter(NamedTuple):
     """One format. `module` (in this package) has `render(plan)`, which returns the file's text, or
-    data for JSON. With `compares` there is also `render(plan, other)`. `runs` is the module for
-    runs, "" if there is none."""
+    data for JSON. With `compares` there is also `render(plan, other)`, and with `predicts` a third
+    argument, a machine. `runs` is the module for runs, "" if there is none."""
 
     name: str
     suffixes: tuple[str, ...]
@@ -24,6 +25,7 @@ class Exporter(NamedTuple):
     module: str
     compares: bool = False
     runs: str = ""
+    predicts: bool = False
 
 
 EXPORTERS = (
@@ -41,6 +43,7 @@ EXPORTERS = (
         "page.to_html",
         True,
         "page.to_html",
+        True,
     ),
     Exporter(
         "chrome",
@@ -83,9 +86,14 @@ def exporter_for(path: str | Path, name: str | None = None, runs: bool = False) 
     raise ValueError(f"{asked} is not known{of}; known are {known}, each with .gz too")
 
 
-def render(source: Planned | Recorded, exporter: Exporter, other: Planned | None = None) -> str:
-    """The content of the file. Raises ValueError for an `other` if the format shows only one plan,
-    and for a run if it shows none."""
+def render(
+    source: Planned | Recorded,
+    exporter: Exporter,
+    other: Planned | None = None,
+    machine: Machine | None = None,
+) -> str:
+    """The content of the file; a format that shows times has those predicted for `machine`. Raises
+    ValueError for an `other` if the format shows only one plan, and for a run if it shows none."""
     is_run = isinstance(source, Recorded)
     if is_run and (not exporter.runs or other is not None):
         able = ", ".join(e.name for e in EXPORTERS if e.runs)
@@ -98,7 +106,10 @@ def render(source: Planned | Recorded, exporter: Exporter, other: Planned | None
     function: Callable[..., object] = importlib.import_module(
         f".{exporter.runs if is_run else exporter.module}", __package__
     ).render
-    content = function(source) if other is None else function(source, other)
+    if exporter.predicts and not is_run:
+        content = function(source, other, machine)
+    else:
+        content = function(source) if other is None else function(source, other)
     if isinstance(content, str):
         return content
     return json.dumps(content, separators=(",", ":"))
@@ -110,9 +121,10 @@ def export(
     format: str | None = None,
     other: Planned | None = None,
     force: bool = False,
+    machine: Machine | None = None,
 ) -> None:
     """See `Plan.export` and `Run.export`."""
     exporter = exporter_for(path, format)
     if not force and Path(path).exists():
         raise FileExistsError(f"{path} already exists: force=True replaces it")
-    write_whole(path, render(source, exporter, other).encode(), force)
+    write_whole(path, render(source, exporter, other, machine).encode(), force)

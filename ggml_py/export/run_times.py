@@ -10,7 +10,7 @@ from ..trace.run import DOUBT, MEASURED, NOT_KNOWN, ComputeRun, Recorded
 
 
 class SplitTime(NamedTuple):
-    """The time of a split's nodes together; `known` is as in `NodeRun`."""
+    """The time of a split's nodes together; `known` is as in `NodeRun`, or "predicted"."""
 
     ns: int  # -1 if the compute did not reach it
     known: str

@@ -12,7 +12,7 @@ from rich.table import Table
 from ..trace.answers.diff import Diff
 from ..trace.answers.remedy import Remedy, remedy_of
 from ..trace.answers.shares import format_count, headline, shares
-from ..trace.answers.sweep import Sweep, describe, moved_rows
+from ..trace.answers.sweep import Sweep, describe, moved_rows, told_time
 from ..trace.answers.why_splits import WhySplits, why_splits
 from ..trace.names import counted
 from ..trace.planned import Planned, PlanTensor, Split, SplitInput, format_bytes
@@ -239,12 +239,15 @@ def sweep_table(sweep: Sweep) -> Table:
     table = Table(title="plans", title_justify="left")
     planned = [p.totals for p in sweep.points if p.totals is not None]
     backends = list(dict.fromkeys(b for n in planned for b in n.nodes_per_backend))
-    for column in (*sweep.axes, "splits", "copies", "copied", *backends):
+    timed = any(point.time for point in sweep.points)
+    predicted = ["predicted"] * timed
+    for column in (*sweep.axes, "splits", "copies", "copied", *backends, *predicted):
         table.add_column(escape(column), justify="right")
     for point in sweep.points:
         row, n = [escape(str(value)) for value in point.shape.values()], point.totals
         if n is not None:
             row += [str(n.n_splits), str(n.n_copies), format_bytes(n.copy_bytes)]
             row += [str(n.nodes_per_backend.get(b, 0)) for b in backends]
+            row += [told_time(point.time) or "not known"] * timed
         table.add_row(*row)
     return table

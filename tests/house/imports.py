@@ -38,7 +38,7 @@ FLOORS = (
     ("releases",),
     ("llama",),
     ("models", "train"),
-    ("conformance", "calibrate"),
+    ("conformance", "calibrate", "place"),
     ("cli", "pytest_plugin", "__main__"),
 )
 PLAIN = ("trace", "memory", "cost", "export", "sim.profiles")  # usable without the native library

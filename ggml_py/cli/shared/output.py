@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
+    from ...cost import Machine
     from ...plan import Plan
     from ...run import Run
 
@@ -40,12 +41,13 @@ def save(
     format: str | None = None,
     other: Plan | None = None,
     force: bool = False,
+    machine: Machine | None = None,
 ) -> None:
     """`Plan.export` or `Run.export`; errors name the command's option, not the argument."""
     from ...export import formats
 
     try:
-        formats.export(source, path, format, other, force)
+        formats.export(source, path, format, other, force, machine)
     except FileExistsError:
         raise FileExistsError(f"{path} already exists: --force replaces it") from None
     except OSError as error:

@@ -43,38 +43,38 @@ class Predictions:
 
     def __init__(self, path: str | None, devices: Sequence[str] = ()) -> None:
         """`devices` are the values of -d. Raises what `Machine.load` raises."""
-        self._machine = None if path is None else load_machine(path, devices)
+        self.machine = None if path is None else load_machine(path, devices)
 
     def of(self, plan: Plan) -> str:
         """A sentence; "" without a machine."""
         from ...cost.change import predicted
 
-        if self._machine is None:
+        if self.machine is None:
             return ""
-        cost = plan.cost(self._machine)
+        cost = plan.cost(self.machine)
         return "\n".join((predicted(cost), *cost.assumed))
 
     def change(self, before: Plan, after: Plan) -> str:
         """What a plan in the place of another changes, in a sentence; "" without a machine."""
         from ...cost.change import predicted_time
 
-        if self._machine is None:
+        if self.machine is None:
             return ""
-        return str(predicted_time(before, after, self._machine))
+        return str(predicted_time(before, after, self.machine))
 
     def advice(self, plan: Plan) -> Sequence[Finding]:
         """The plan's findings; with a machine by the time that they are about."""
-        return plan.advice(machine=self._machine)
+        return plan.advice(machine=self.machine)
 
     def data(self, plan: Plan, before: Plan | None = None) -> dict[str, Any]:
         """What --json has besides: {} without a machine."""
         from ...cost.change import predicted_time
 
-        if self._machine is None:
+        if self.machine is None:
             return {}
         if before is not None:
-            return {"predicted": predicted_time(before, plan, self._machine).to_dict()}
-        cost = plan.cost(self._machine)
+            return {"predicted": predicted_time(before, plan, self.machine).to_dict()}
+        cost = plan.cost(self.machine)
         return {"predicted": {"seconds": cost.seconds, "interval": list(cost.interval),
                               "bound": cost.bound, "unknown_nodes": len(cost.unknown),
                               "unknown_copies": len(cost.missing_copies),

@@ -7,7 +7,7 @@ const FOLDED = 5;   // the width of a folded layer, in nodes
 const AXES = {
   order: {title: 'each node', of: (plan, t) => plan.computed[t] ? 1 : 0.3},
   bytes: {title: 'bytes moved', of: (plan, t) => plan.kind(t).bytes},
-  time: {title: 'measured time', of: (plan, t) => plan.timeWidth(t)},
+  time: {title: 'time', of: (plan, t) => plan.timeWidth(t)},
   flops: {title: 'FLOPs', of: (plan, t) => plan.kind(t).flops},
 };
 

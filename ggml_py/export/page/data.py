@@ -6,6 +6,8 @@ import itertools
 from collections.abc import Iterator
 from typing import Any
 
+from ...cost.cost import Cost
+from ...cost.findings import timed
 from ...trace.advice.checks import advice
 from ...trace.answers.explain import Link, disagreements, has_steps, parts
 from ...trace.answers.passes import PASS_NAMES, has_leaf_passes
@@ -25,14 +27,15 @@ from .interning import Table, Texts
 _NOWHERE = "?"
 
 
-def data(plan: Planned, measured: Times | None = None) -> dict[str, Any]:
-    """One plan, with its times if they were measured, as the scripts of this folder read it
-    (`Plan` in plan.js shows what each key is)."""
+def data(plan: Planned, measured: Times | None = None, cost: Cost | None = None) -> dict[str, Any]:
+    """One plan, with its times if they were measured or predicted, as the scripts of this folder
+    read it (`Plan` in plan.js shows what each key is)."""
     strings = Table()
     texts = Texts(strings)
     rows = node_rows(plan)
     tensors = _tensors(plan, strings)
     steps = has_steps(plan)
+    found = advice(plan) if cost is None else timed(advice(plan), cost)
     numbers: dict[str | None, int] = {b.name: i for i, b in enumerate(plan.backends)}
     made = {
         "headline": headline(plan),
@@ -56,7 +59,7 @@ def data(plan: Planned, measured: Times | None = None) -> dict[str, Any]:
         "stages": list(PASS_NAMES) if plan.capture.source == "scheduler" else [],
         "passes": _passes(plan),
         "off": [r._asdict() for r in off_rows(plan, rows, off_reasons(plan, rows))],
-        "advice": [_finding(f.to_dict()) for f in advice(plan)],
+        "advice": [_finding(f.to_dict()) for f in found],
         **_explanations(plan, texts, steps),
         "not": _reasons(plan, texts) if steps else [],
         "disagreements": list(disagreements(plan)),

@@ -91,8 +91,8 @@ function tensorDetails(app, p, t) {
 
 // The time of a node or its split, as far as it is known.
 function splitWords(plan, t, alone = -1) {
-  const {ns, known} = plan.splitTime(plan.split[t]), took = alone >= 0 ? alone : ns;
-  if (took < 0 || known === 'not known') return 'an unknown time: nobody waited for it';
+  const {ns, known} = plan.splitTime(plan.split[t]), took = alone >= 0 || plan.predicted ? alone : ns;
+  if (took < 0 || known === 'not known') return `an unknown time: ${plan.predicted ? 'nothing like it was measured' : 'nobody waited for it'}`;
   return `${known === 'measured' ? '' : `${known} `}${duration(took)}`;
 }
 
@@ -105,7 +105,7 @@ function facts(app, p, t, kind, node) {
     rows.push(['moves', `${bytes(kind.bytes)}, ${count(kind.flops)}FLOP (estimated)`]);
   }
   if (node && plan.computed[t] && plan.time) {
-    rows.push(['took', plan.took(t) >= 0 ? splitWords(plan, t, plan.took(t)) : `not measured alone; its split #${plan.split[t]} took ${splitWords(plan, t)}`]);
+    rows.push([plan.predicted ? 'takes' : 'took', plan.took(t) >= 0 ? splitWords(plan, t, plan.took(t)) : plan.predicted ? splitWords(plan, t, plan.took(t)) : `not measured alone; its split #${plan.split[t]} took ${splitWords(plan, t)}`]);
   }
   if (node && !plan.computed[t]) rows.push(['computed', 'no: a view, or not needed']);
   if (node) {
@@ -203,7 +203,7 @@ function arrowDetails(app, {p, arrow}) {
     el('div.tags', {}, tag(app, p, arrow.from), '→', tag(app, p, arrow.to), el('span.tag', {}, bytes(arrow.bytes))),
     el('p', {}, 'The split begins with ', ref(app, p, split.start), `: nodes ${split.start}–${split.end - 1}.`),
     el('ul.chain', {}, ...copies.map(copy => el('li', {}, ref(app, p, copy.copy, plan.label(copy.id)), ` ${bytes(copy.nbytes)}, ${copy.what}`,
-      copy.ns > 0 ? `, ${duration(copy.ns)}` : copy.ns < 0 ? ', handed over: its time is not known' : '',
+      copy.ns > 0 ? `, ${duration(copy.ns)}` : copy.ns < 0 ? `, ${plan.predicted ? 'nothing like it was measured' : 'handed over'}: its time is not known` : '',
       copy.waited > 0 ? ` after a wait of ${duration(copy.waited)}` : '',
       el('span.small', {}, ...plan.chain(copy.copy).slice(0, 1).flatMap(link => sentence(app, p, link.text, split.start)))))),
   ];

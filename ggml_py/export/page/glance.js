@@ -82,16 +82,16 @@ function timeRows(app, p) {
   for (const split of plan.splits) {
     const {ns, known} = plan.splitTime(split.index);
     took[split.backend] += Math.max(ns, 0);
-    if (known !== 'measured') doubts.set(plan.backendName(split.backend), known);
+    if (known !== 'measured' && known !== 'predicted') doubts.set(plan.backendName(split.backend), known);
   }
   const sum = values => values.reduce((a, b) => a + Math.max(b, 0), 0);
   const later = plan.copies.filter(copy => copy.ns < 0).length;
   const said = [...doubts].map(([name, known]) => `${name}: ${known}`).join(', ');
   return [el('p.big', {}, duration(time.total), el('small', {}, ` ${time.compute}`)),
-    el(`div.share${said ? '.doubt' : ''}`, {title: time.per_op ? 'each node was computed alone and waited for'
+    el(`div.share${said ? '.doubt' : ''}`, {title: plan.predicted ? 'from a calibration: nothing was run' : time.per_op ? 'each node was computed alone and waited for'
       : 'the times of splits: nodes were not measured alone'}, el('span.what', {}, 'time'), bar(app, p, took), last(app, p, took)),
     said ? el('p.small', {}, `${said} (their nodes were done by then)`) : null,
-    el('div.share', {}, el('span.what', {}, 'copies'), el('span', {}, `${duration(sum(time.copies))}${later ? `, and ${later} handed over` : ''}; waits before them ${duration(sum(time.waits))}`))].filter(Boolean);
+    el('div.share', {}, el('span.what', {}, 'copies'), el('span', {}, `${duration(sum(time.copies))}${later ? `, and ${later} ${plan.predicted ? 'of which nothing was measured' : 'handed over'}` : ''}${plan.predicted ? '' : `; waits before them ${duration(sum(time.waits))}`}`))].filter(Boolean);
 }
 
 function copiesCard(app) {
@@ -134,7 +134,7 @@ function offCard(app) {
       : 'A log or a snapshot does not tell what backends support.'));
   }
   const nodes = plan.off.reduce((sum, row) => sum + row.nodes.length, 0);
-  const all_off = spent(plan, plan.off.flatMap(row => row.nodes)), took = all_off === null ? '' : ` took ${duration(all_off)},`;
+  const all_off = spent(plan, plan.off.flatMap(row => row.nodes)), took = all_off === null ? '' : ` ${plan.predicted ? 'take' : 'took'} ${duration(all_off)},`;
   const moved = plan.off.reduce((sum, row) => sum + row.bytes, 0);
   const all = plan.data.shares.reduce((sum, row) => sum + row[2], 0);
   const rows = plan.off.map(row => el('li', {}, el('button.row', {
@@ -152,7 +152,7 @@ function adviceCard(app) {
   if (!found.length) return card('Advice', el('p.good', {}, 'Nothing to advise.'));
   return card('Advice', ...found.map((one, i) => el('details.finding', {open: i === 0 && found.length < 3},
     el('summary', {}, el('code', {}, one.id), ` ${one.title} `, el('span.severity.' + one.severity, {}, one.severity),
-      one.bytes ? ` ${bytes(one.bytes)}` : ''),
+      one.bytes ? ` ${bytes(one.bytes)}` : '', one.seconds ? ` ${duration(1e9 * one.seconds)}` : ''),
     el('p', {}, one.text), el('p.advice', {}, one.suggestion),
     one.tensors.length ? el('button', {onclick: () => app.chooseFinding(one)},
       `Show ${plural(one.tensors.length, 'node')}`) : null,

@@ -239,7 +239,7 @@ class Lanes {
     const g = this.context, axis = this.app.axis;
     plan.splits.forEach((split, s) => {
       const row = this.rowOf(layout, p, split.backend);
-      if (!row || plan.splitTime(s).known === 'measured') return;
+      if (!row || plan.splitTime(s).known === 'measured' || plan.predicted) return;
       const x = Math.max(this.x(axis.start(p, split.start)), GUTTER), end = Math.min(this.x(axis.end(p, split.end - 1)), this.width);
       if (end <= x) return;
       g.save();

@@ -29,7 +29,8 @@ class Plan {
       this.split.fill(index, start, end);
       return {index, backend, start, end, copies: [], bytes: 0};
     });
-    this.time = data.times;   // ns, -1 if not known; null if nothing was measured
+    this.time = data.times;   // ns, -1 if not known; null if nothing was measured or predicted
+    this.predicted = Boolean(this.time) && this.time.splits.some(([, known]) => known === 'predicted');
     this.copies = data.copies.map(([split, id, copy, what, from, nbytes], i) =>
       ({ns: this.time ? this.time.copies[i] : 0, waited: this.time ? this.time.waits[i] : 0, split, id, copy, what, from, nbytes, to: this.splits[split].backend}));
     this.copiesOf = new Map();   // tensor -> copies made of it

@@ -10,12 +10,15 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
+from ...cost.cost import cost_of
+from ...cost.machine import Machine
 from ...trace.answers.shares import headline
 from ...trace.names import counted
 from ...trace.planned import Planned
 from ...trace.record import collection_paused
 from ...trace.run import Recorded
-from ..run_times import times
+from ..predicted_times import predicted_times
+from ..run_times import Times, times
 from . import data as page_data
 from . import diff as page_diff
 from .whole import whole
@@ -25,17 +28,27 @@ SCRIPTS = (
 )  # fmt: skip
 
 
-def render(source: Planned | Recorded, other: Planned | None = None) -> str:
+def render(
+    source: Planned | Recorded, other: Planned | None = None, machine: Machine | None = None
+) -> str:
     """The page of a plan, or of a run's plan with its times (`run_times`). With `other` it compares
-    the two plans. Raises ValueError for a run without a known plan."""
+    the two plans, and with `machine` plans have their predicted times. Raises ValueError for a run
+    without a known plan, and with `machine` for a plan without shapes."""
+
+    def one(plan: Planned, measured: Times | None = None) -> dict[str, Any]:
+        if machine is None or measured is not None:
+            return page_data.data(plan, measured)
+        cost = cost_of(plan, machine)
+        return page_data.data(plan, predicted_times(cost), cost)
+
     measured = times(source) if isinstance(source, Recorded) else None
     plan = source if isinstance(source, Planned) else measured.plan if measured else None
     assert plan is not None
     with collection_paused():
-        data: dict[str, Any] = {"plans": [page_data.data(plan, measured)], "diff": None}
+        data: dict[str, Any] = {"plans": [one(plan, measured)], "diff": None}
         line = headline(plan)
         if other is not None:
-            data["plans"].append(page_data.data(other))
+            data["plans"].append(one(other))
             data["diff"] = page_diff.data(plan, other)
             line = data["diff"]["headline"]
     names = " + ".join(b.name for b in plan.backends)

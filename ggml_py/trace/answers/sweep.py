@@ -7,7 +7,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from itertools import pairwise, product
 from typing import Any, TypeAlias
@@ -22,6 +22,9 @@ from .what_if import batch_size
 Value: TypeAlias = "int | str | float | bool | None"
 Shape: TypeAlias = "dict[str, Value]"
 Progress: TypeAlias = "Callable[[str, int], None]"  # what is being built, builds to expect
+# Seconds of a compute, low and high; None: not known.
+Time: TypeAlias = "tuple[float, float, float] | None"
+Predict: TypeAlias = "Callable[[Planned, Shape], Time]"
 
 _KEPT = 32  # plans to keep; others are built again if they are needed
 
@@ -32,6 +35,7 @@ class Point:
 
     shape: Shape
     totals: Totals | None
+    time: Time = None  # predicted seconds, low and high
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +68,8 @@ class Threshold:
     n_added: int
     totals_before: Totals
     totals_after: Totals
+    time_before: Time = None  # predicted seconds, low and high
+    time_after: Time = None
 
     @property
     def reason(self) -> str:
@@ -84,10 +90,13 @@ class Threshold:
         """One line: where, how many nodes move, splits and bytes before and after."""
         a, b = self.totals_before, self.totals_after
         moved = counted(len(self.moved), "node moves", "nodes move")
+        took = ""
+        if self.time_before and self.time_after:
+            took = f", predicted {told_time(self.time_before)} → {told_time(self.time_after)}"
         return (
             f"{self.axis} {self.before} → {self.after}: {moved}, "
             f"splits {a.n_splits} → {b.n_splits}, "
-            f"copied {format_bytes(a.copy_bytes)} → {format_bytes(b.copy_bytes)}"
+            f"copied {format_bytes(a.copy_bytes)} → {format_bytes(b.copy_bytes)}{took}"
         )
 
 
@@ -128,6 +137,7 @@ class Sweep:
             lines.append(
                 f"{shape}: {counted(n.n_splits, 'split')}, {counted(n.n_copies, 'copy', 'copies')} "
                 f"({format_bytes(n.copy_bytes)}), nodes: {nodes}"
+                + (f", predicted {told_time(point.time)}" if point.time else "")
             )
         for threshold, places in self.grouped():
             where = " or ".join(filter(None, map(describe, places)))
@@ -171,6 +181,14 @@ def _names(nodes: list[Moved]) -> str:
     return ", ".join(m.name for m in nodes[:3]) + more
 
 
+def told_time(time: Time) -> str:
+    """In milliseconds: "1.2 ms (1.1 to 1.3)"; "" if it is not known."""
+    if time is None:
+        return ""
+    seconds, low, high = (1e3 * t for t in time)
+    return f"{seconds:.3g} ms ({low:.3g} to {high:.3g})"
+
+
 def describe(shape: Mapping[str, Value]) -> str:
     """n_tokens=1, n_kv=256"""
     return ", ".join(f"{name}={value}" for name, value in shape.items())
@@ -184,6 +202,7 @@ def sweep(
     /,
     *,
     progress: bool | None = None,
+    predict: Predict | None = None,
     **axes: Iterable[Value] | Value,
 ) -> Sweep:
     """The plans of `build(n_tokens=…, n_kv=…)` for all combinations of the given values, as in
@@ -194,7 +213,9 @@ def sweep(
     seen. Other values (types, flags) are compared in the given order. Plans differ if another
     backend computes a node, the splits are cut elsewhere, or other tensors are copied, but not if
     only sizes change. `build` may return None for a shape without a plan; its exceptions are passed
-    on. `progress` shows the progress on standard error (default: if that is a terminal).
+    on. `predict(plan, shape)` returns the predicted seconds of a plan, low and high, or None, which
+    the result then has (`cost.change.predict_with` makes such a function). `progress` shows
+    the progress on standard error (default: if that is a terminal).
 
     Raises TypeError and ValueError for an axis without values or a build that returns something
     other than a Plan.
@@ -205,7 +226,7 @@ def sweep(
     if not values:
         raise TypeError("no axes: give values for the arguments of build, such as n_kv=[256, 8192]")
     with _progress(progress) as show:
-        return _Sweeping(build, values, show).run()
+        return _Sweeping(build, values, show, predict).run()
 
 
 def _values(name: str, given: Any) -> tuple[Value, ...]:
@@ -236,7 +257,9 @@ class _Sweeping:
         build: Callable[..., Planned | None],
         axes: dict[str, tuple[Value, ...]],
         show: Progress,
+        predict: Predict | None = None,
     ) -> None:
+        self.predict = predict
         self.build, self.axes, self.show = build, axes, show
         self.names = tuple(axes)
         self.n_builds = 0
@@ -252,7 +275,8 @@ class _Sweeping:
         for place in grid:
             self.signature(place)
             plan = self.plan(place)
-            points.append(Point(self.shape(place), None if plan is None else totals(plan)))
+            point = Point(self.shape(place), None) if plan is None else self.point(place, plan)
+            points.append(point)
         thresholds = [
             threshold
             for i, name in enumerate(self.names)
@@ -261,6 +285,12 @@ class _Sweeping:
             for threshold in self.between((*others[:i], a, *others[i:]), b, i)
         ]
         return Sweep(self.axes, tuple(points), tuple(thresholds), self.n_builds)
+
+    def point(self, place: tuple[Value, ...], plan: Planned) -> Point:
+        return Point(self.shape(place), totals(plan), self.time(place, plan))
+
+    def time(self, place: tuple[Value, ...], plan: Planned) -> Time:
+        return None if self.predict is None else self.predict(plan, self.shape(place))
 
     def shape(self, place: tuple[Value, ...]) -> Shape:
         return dict(zip(self.names, place, strict=True))
@@ -316,7 +346,10 @@ class _Sweeping:
             if _is_integer(value) and value not in self.found[name]:
                 self.found[name].append(value)  # type: ignore[arg-type]
         at = {n: v for n, v in self.shape(place).items() if n != name}
-        return compare(name, place[i], end[i], at, before, after)
+        found = compare(name, place[i], end[i], at, before, after)
+        return replace(
+            found, time_before=self.time(place, before), time_after=self.time(end, after)
+        )
 
 
 @contextmanager

@@ -1,0 +1,262 @@
+"""``ggml-py place``"""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .shared.bar import bar
+from .shared.options import (
+    ModelCommand,
+    as_json,
+    device_names,
+    echo_json,
+    model_options,
+    with_properties,
+)
+from .shared.predicted import load_machine
+
+if TYPE_CHECKING:
+    from ..place import Placement, Way, Workload
+    from ..place.measure import Measured
+
+_MEASURED = 3  # of the quickest ways, beside the given one
+_NOT_FLAGS = ("devices", "profile_set", "overrides", "graphs", "no_build", "n_ctx")
+
+
+@click.command(
+    "place", cls=ModelCommand, short_help="Find the flags with which MODEL is quickest here."
+)
+@model_options
+@click.option("--machine", "machine_paths", multiple=True, type=click.Path(dir_okay=False),
+              metavar="FILE", help="What `ggml-py calibrate` wrote. May be repeated: files with "
+              "other numbers of threads let it choose among them.")  # fmt: skip
+@click.option("--prompt", "n_prompt", type=click.IntRange(min=0), default=512, show_default=True,
+              metavar="N", help="Tokens of a request's prompt.")  # fmt: skip
+@click.option("--gen", "n_gen", type=click.IntRange(min=0), default=128, show_default=True,
+              metavar="N", help="Tokens that are generated after it.")  # fmt: skip
+@click.option("--depth", "n_depth", type=click.IntRange(min=0), default=0, show_default=True,
+              metavar="N", help="Tokens in the cache before the prompt.")  # fmt: skip
+@click.option("--parallel", "n_parallel", type=click.IntRange(min=1), default=1,
+              show_default=True, metavar="N", help="Sequences that generate together.")  # fmt: skip
+@click.option("--workload", "workloads", multiple=True, metavar="TEXT",
+              help="A mix instead, one option for each: prompt=2000,gen=300,depth=0,parallel=4,"
+              "weight=2.")  # fmt: skip
+@click.option("--cache-types", default="", metavar="TYPE,...",
+              help="Types of the KV cache that it may choose, besides -ctk and -ctv.")  # fmt: skip
+@click.option("--reserve", type=click.IntRange(min=0), default=1024, show_default=True,
+              metavar="MiB", help="Memory that stays free on each device.")  # fmt: skip
+@click.option("--plans", type=click.IntRange(min=1), default=400, show_default=True, metavar="N",
+              help="Graphs that are planned at most.")  # fmt: skip
+@click.option("--seconds", type=click.FloatRange(min=0.0, min_open=True), metavar="S",
+              help="Try nothing more after this time.")  # fmt: skip
+@click.option("--measure", "measuring", is_flag=True,
+              help="Run llama-bench with the quickest few and with the flags given, and decide by "
+              "what was measured.")  # fmt: skip
+@click.option("--llama-bench", "program", metavar="FILE",
+              help="The llama-bench to measure with. Default: upstream's of this release, which "
+              "`ggml-py build --reference` builds.")  # fmt: skip
+@click.option("--rounds", type=click.IntRange(min=2), default=5, show_default=True, metavar="N",
+              help="With --measure: how often each is run, in turns.")  # fmt: skip
+@as_json
+def command(
+    model: str,
+    machine_paths: tuple[str, ...],
+    n_prompt: int,
+    n_gen: int,
+    n_depth: int,
+    n_parallel: int,
+    workloads: tuple[str, ...],
+    cache_types: str,
+    reserve: int,
+    plans: int,
+    seconds: float | None,
+    measuring: bool,
+    program: str | None,
+    rounds: int,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Find the flags for llama-server with which MODEL is quickest on a calibrated machine, or say
+    that those given need no change.
+
+    It plans the model as libllama does, with other layers, experts and groups of tensors on the
+    devices, other threads, batches and caches; leaves out what does not fit; and predicts the time
+    of the rest. A gain within the error of the prediction is none. Only the header of the model is
+    read.
+
+    \b
+    ggml-py calibrate -t 4 -o t4.json; ggml-py calibrate -t 8 -o t8.json
+    ggml-py place model.gguf --machine t4.json --machine t8.json --prompt 2000 --gen 300
+    ggml-py place model.gguf -ngl 20 --machine t8.json --parallel 4 --cache-types q8_0
+    ggml-py place model.gguf --machine t8.json --measure
+    """
+    from ..llama.overrides import parse_overrides
+    from ..place import place
+    from ..place.measure import find_program, refusal
+
+    if not machine_paths:
+        raise click.UsageError(
+            "place needs --machine FILE, which `ggml-py calibrate -o FILE` writes once for a "
+            "machine and a number of threads"
+        )
+    if options["graphs"] == "ours":
+        raise click.UsageError("place plans with libllama: not with --graphs ours")
+    given = {k: v for k, v in options.items() if k not in _NOT_FLAGS}
+    pairs = [pair for text in options["overrides"] for pair in parse_overrides(text)]
+    given["tensor_overrides"] = pairs
+    devices = with_properties(device_names(options["devices"]), options["profile_set"])
+    work = _workloads(workloads, n_prompt, n_gen, n_depth, n_parallel)
+    bench = None
+    if measuring:
+        if why := refusal(work, devices):
+            raise click.UsageError(f"--measure: {why}")
+        bench = find_program(program)
+    machines = [load_machine(path, options["devices"]) for path in machine_paths]
+    with bar("planning", not as_json) as show:
+        found = place(
+            model, machines, devices, work, given=given, n_ctx=options["n_ctx"] or None,
+            cache_types=[t for t in cache_types.split(",") if t], reserve=reserve << 20,
+            plans=plans, seconds=seconds, build=not options["no_build"], progress=show,
+        )  # fmt: skip
+    if bench is not None:
+        found = _measured(found, str(bench), work, devices, rounds, as_json)
+    echo_json(_data(found)) if as_json else _show(found)
+
+
+def _workloads(
+    texts: tuple[str, ...], n_prompt: int, n_gen: int, n_depth: int, n_parallel: int
+) -> list[Workload]:
+    from ..place import Workload
+
+    try:
+        if texts:
+            return [Workload.parse(text) for text in texts]
+        return [Workload(n_prompt, n_gen, n_depth, n_parallel)]
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+
+
+def _measured(
+    found: Placement, program: str, work: list[Workload], devices: Any, rounds: int, quiet: bool
+) -> Placement:
+    from pathlib import Path
+
+    from ..place.measure import measure
+
+    ways = found.candidates(_MEASURED)
+    if len(ways) <= 1 or ways[0] is not found.given:
+        return found  # there is nothing to compare
+    with bar("measuring with llama-bench", not quiet, at_once=True) as show:
+        return found.decided(
+            measure(Path(program), found.model, ways, work, devices, found.n_layer, rounds, show)
+        )
+
+
+def _show(found: Placement) -> None:
+    click.echo(found.verdict.text)
+    if found.verdict.reason:
+        click.echo(f"why: {found.verdict.reason}")
+    click.echo()
+    rows = [("given", found.given)]
+    if found.fit is not None:
+        rows.append(("--fit", found.fit))
+    if not found.verdict.keep:
+        rows.append(("found", found.chosen))
+    if found.runner_up is not None:
+        rows.append(("runner-up" if not found.verdict.keep else "quickest", found.runner_up))
+    click.echo(f"{'':10} {'prompt t/s':>24} {'gen t/s':>24}  flags")
+    for name, way in rows:
+        click.echo(f"{name:10} {_rates(way, 'prompt'):>24} {_rates(way, 'gen'):>24}  {way.flags}")
+    for one in found.measured:
+        rates = ", ".join(f"{name} {rate:.1f} t/s" for name, rate in one.rows.items())
+        click.echo(f"measured   {rates}: {one.way.flags}")
+    click.echo()
+    for device, size in found.chosen.used.items():
+        click.echo(f"memory on {device}: {size / 2**20:.0f} MiB")
+    click.echo(f"kept free on each device: {found.reserve / 2**20:.0f} MiB")
+    ended = f"; ended early: {found.ended}" if found.ended else ""
+    click.echo(f"tried {found.n_tried} ways with {found.n_plans} plans{ended}")
+    for sentence in (*_assumed(found), *(f"doubt: {doubt}" for doubt in found.doubts)):
+        click.echo(sentence)
+    click.echo(f"to run: {found.server_line()}")
+    click.echo(f"to verify: {_bench_line(found, found.chosen)}")
+
+
+def _rates(way: Way, phase: str) -> str:
+    """Tokens per second with the interval, of the first workload."""
+    if not way.usable or not way.parts:
+        return "not known"
+    rates = way.parts[0].tokens_per_second()
+    if phase not in rates:
+        return "-"
+    rate, low, high = rates[phase]
+    return f"{rate:.1f} ({low:.0f} to {high:.0f})"
+
+
+def _assumed(found: Placement) -> list[str]:
+    rows = [row for part in found.chosen.parts for row in (part.prompt, part.gen) if row]
+    return list(
+        {said: None for row in rows for _n, _p, cost in row.graphs for said in cost.assumed}
+    )
+
+
+def _bench_line(found: Placement, way: Way) -> str:
+    from ..place.measure import NAME, bench_line
+
+    work = way.parts[0].workload if way.parts else None
+    if work is None:
+        return "nothing: these flags do not run"
+    return shlex.join(bench_line(NAME, found.model, way, work, found.devices, found.n_layer))
+
+
+def _data(found: Placement) -> dict[str, Any]:
+    return {
+        "keep": found.verdict.keep,
+        "text": found.verdict.text,
+        "reason": found.verdict.reason,
+        "certain_from": found.verdict.certain_from,
+        "command": found.server_line(),
+        "verify": _bench_line(found, found.chosen),
+        "reserve": found.reserve,
+        "chosen": _way(found, found.chosen),
+        "given": _way(found, found.given),
+        "fit": _way(found, found.fit) if found.fit else None,
+        "runner_up": _way(found, found.runner_up) if found.runner_up else None,
+        "measured": [_one(one) for one in found.measured],
+        "n_tried": found.n_tried,
+        "n_plans": found.n_plans,
+        "ended": found.ended,
+        "assumed": _assumed(found),
+        "doubts": list(found.doubts),
+    }
+
+
+def _way(found: Placement, way: Way) -> dict[str, Any]:
+    return {
+        "flags": str(way.flags),
+        "command": found.server_line(way),
+        "options": {k: v for k, v in way.flags.options.items() if v is not None},
+        "usable": way.usable,
+        "why_not": way.why_not,
+        "seconds": way.seconds if way.usable else None,
+        "workloads": [
+            {"workload": str(part.workload), "seconds": part.seconds,
+             "tokens_per_second": {name: _rate(*rates)
+                                   for name, rates in part.tokens_per_second().items()}}
+            for part in way.parts
+        ],
+        "memory": way.used,
+        "lacks": dict(way.lacks),
+    }  # fmt: skip
+
+
+def _rate(rate: float, low: float, high: float) -> dict[str, Any]:
+    return {"predicted": rate, "interval": [low, None if high == float("inf") else high]}
+
+
+def _one(one: Measured) -> dict[str, Any]:
+    return {"flags": str(one.way.flags), "seconds": list(one.seconds), "rows": one.rows,
+            "line": one.line}  # fmt: skip

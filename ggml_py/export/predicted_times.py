@@ -1,0 +1,34 @@
+"""The predicted times of a plan, in the form in which a page shows those of a run."""
+
+from __future__ import annotations
+
+from ..cost.cost import Cost
+from .run_times import SplitTime, Times
+
+PREDICTED = "predicted"
+
+
+def predicted_times(cost: Cost) -> Times:
+    """The times of one compute. Nodes and copies of which nothing was measured have none (-1)."""
+    plan = cost.plan
+    nodes = [-1 if n.is_computed else 0 for n in plan.nodes]
+    for node in cost.nodes:
+        nodes[node.id] = _ns(node.seconds)
+    low, high = cost.interval
+    said = f"{PREDICTED} ({1e3 * low:.3g} to {1e3 * high:.3g} ms), bound by {cost.bound}"
+    if lacks := len(cost.unknown) + len(cost.missing_copies):
+        said += f"; without {lacks} nodes and copies of which nothing was measured"
+    return Times(
+        plan,
+        tuple(nodes),
+        tuple(_ns(copy.seconds) for copy in cost.copies),
+        (0,) * len(cost.copies),
+        tuple(SplitTime(_ns(split.seconds), PREDICTED) for split in cost.splits),
+        _ns(cost.seconds),
+        True,
+        said,
+    )
+
+
+def _ns(seconds: float | None) -> int:
+    return -1 if seconds is None else round(1e9 * seconds)

@@ -1,0 +1,214 @@
+"""What a way to run a model takes: it is planned by libllama, its memory is compared with what the
+devices have, and its time is predicted."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from .. import llama
+from ..cost.machine import Machine
+from ..cost.rows import BenchRow, added, gen_row, prompt_row
+from ..errors import AllocError, ModelError, UnknownDeviceError
+from ..llama import LlamaModel
+from ..llama.room import lacking, used
+from ..plan import MemoryRow, Plan
+from .flags import Flags
+from .workload import Workload
+
+# What two ways to run a model differ by besides what their predictions say: as in `cost`, what runs
+# of one program differ by.
+BETWEEN = 0.1
+SURE = 1.645  # deviations of a normal distribution: nineteen of twenty are below
+_FEW, _MANY = 2, 5  # graphs of one size that are planned while searching, and for what is shown
+
+
+@dataclass(frozen=True)
+class Part:
+    """One workload, predicted. Of several sequences the rows are those of one."""
+
+    workload: Workload
+    prompt: BenchRow | None
+    gen: BenchRow | None
+
+    @property
+    def seconds(self) -> float:
+        """Of one request for each sequence."""
+        prompt = self.prompt.seconds * self.workload.n_parallel if self.prompt else 0.0
+        return prompt + (self.gen.seconds if self.gen else 0.0)
+
+    def tokens_per_second(self) -> dict[str, tuple[float, float, float]]:
+        """Of "prompt" and "gen": tokens of all sequences in a second, low and high."""
+        found = {}
+        for name, row in (("prompt", self.prompt), ("gen", self.gen)):
+            if row is not None:
+                n = self.workload.n_parallel if name == "gen" else 1
+                low, high = row.tokens_per_second_interval
+                found[name] = row.tokens_per_second * n, low * n, high * n
+        return found
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way to run the model, with what was found out about it."""
+
+    flags: Flags
+    parts: tuple[Part, ...]
+    memory: tuple[MemoryRow, ...]
+    lacks: Mapping[str, int]  # bytes by device, that it has too little of
+    refused: str = ""  # why llama.cpp does not run the model like this
+
+    @property
+    def seconds(self) -> float:
+        """The weighted seconds of a request of each workload; infinite if it is refused."""
+        if self.refused or not self.parts:
+            return math.inf
+        weights = sum(part.workload.weight for part in self.parts)
+        return sum(part.workload.weight * part.seconds for part in self.parts) / weights
+
+    @property
+    def errors(self) -> dict[tuple[str, str], float]:
+        """As in `Cost.errors`, for `seconds`."""
+        weights = sum(part.workload.weight for part in self.parts)
+        rows = []
+        for part in self.parts:
+            weight = part.workload.weight / weights
+            if part.prompt:
+                rows.append((part.prompt.errors, weight * part.workload.n_parallel))
+            if part.gen:
+                rows.append((part.gen.errors, weight))
+        return added(rows)
+
+    @property
+    def n_unknown(self) -> int:
+        """Nodes and copies of a graph of which nothing was measured, at most: with any the time is
+        not known."""
+        rows = [row for part in self.parts for row in (part.prompt, part.gen) if row]
+        return max((row.n_unknown for row in rows), default=0)
+
+    @property
+    def usable(self) -> bool:
+        """Whether it runs, fits, and its time is known."""
+        return not self.refused and not self.lacks and not self.n_unknown
+
+    @property
+    def why_not(self) -> str:
+        """Why it is not usable; "" if it is."""
+        if self.refused:
+            return f"llama.cpp refuses it: {self.refused}"
+        if self.lacks:
+            lacks = ", ".join(f"{n / 2**20:.0f} MiB on {name}" for name, n in self.lacks.items())
+            return f"it lacks {lacks}"
+        if self.n_unknown:
+            return f"of {self.n_unknown} nodes and copies of a graph nothing was measured"
+        return ""
+
+    @property
+    def used(self) -> dict[str, int]:
+        """Bytes by device."""
+        return used(self.memory)
+
+
+def doubt(a: Way, b: Way) -> float:
+    """The standard deviation, in seconds, of the difference between two predictions: what is wrong
+    with the time of a kind of work is wrong in both."""
+    mine, other = a.errors, b.errors
+    own = sum((mine.get(k, 0.0) - other.get(k, 0.0)) ** 2 for k in {*mine, *other})
+    return math.sqrt(own + (BETWEEN * a.seconds) ** 2 + (BETWEEN * b.seconds) ** 2)
+
+
+class Evaluator:
+    """Finds out about ways to run one model. Counts the graphs that it plans."""
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        devices: Sequence[str],
+        machines: Mapping[int, Machine],
+        workloads: Sequence[Workload],
+        n_ctx: int,
+        reserve: int,
+        build: bool = True,
+    ) -> None:
+        """`machines` by their number of threads; `reserve` bytes stay free on each device."""
+        self.path, self.devices, self.machines = path, tuple(devices), machines
+        self.workloads, self.reserve, self.build = tuple(workloads), reserve, build
+        self.n_ctx = n_ctx
+        self.n_parallel = max(w.n_parallel for w in workloads)
+        self.n_plans = 0
+        self.on_plan: Callable[[], object] = lambda: None
+        self.free: dict[str, int] = {}
+        self._known: dict[tuple[Flags, int], Way] = {}
+
+    @contextmanager
+    def opened(self, flags: Flags, **more: Any) -> Iterator[LlamaModel]:
+        """The model's header, opened as llama-server would with those flags."""
+        options = flags.options | {"n_threads": self.threads(flags)}
+        options["n_seq_max"] = self.n_parallel
+        given = {name: value for name, value in options.items() if value is not None} | more
+        with llama.open(
+            self.path, devices=self.devices, program="server", n_ctx=self.n_ctx,
+            build=self.build, header_only=True, **given,
+        ) as model:  # fmt: skip
+            yield model
+
+    def threads(self, flags: Flags) -> int:
+        """The threads of a way: those that were given, or the most of any machine's file."""
+        return flags.n_threads or max(self.machines)
+
+    def way(self, flags: Flags, whole: bool = False) -> Way:
+        """What is found out about one way; with `whole` more graphs are planned."""
+        graphs = _MANY if whole else _FEW
+        if (flags, graphs) not in self._known:
+            self._known[flags, graphs] = self._way(flags, graphs)
+        return self._known[flags, graphs]
+
+    def _way(self, flags: Flags, graphs: int) -> Way:
+        machine = self.machines.get(self.threads(flags))
+        if machine is None:
+            return Way(flags, (), (), {}, f"no machine's file has {flags.n_threads} threads")
+        try:
+            with self.opened(flags) as model:
+                self._look_at_devices(model)
+                memory = model.memory
+                lacks = lacking(memory, self.free)
+                if lacks:  # its time does not matter
+                    return Way(flags, (), memory, lacks)
+                parts = [self._part(model, machine, w, graphs) for w in self.workloads]
+                return Way(flags, tuple(parts), memory, {})
+        except (ModelError, AllocError, UnknownDeviceError) as error:
+            return Way(flags, (), (), {}, str(error))
+
+    def _look_at_devices(self, model: LlamaModel) -> None:
+        if not self.free:
+            known = {device.name: device.memory for device in model.devices}
+            self.free = {
+                name: max(free - self.reserve, 0) for name, (free, total) in known.items() if total
+            }
+
+    def _part(self, model: LlamaModel, machine: Machine, work: Workload, graphs: int) -> Part:
+        def plan(n_tokens: int, n_past: int) -> Plan:
+            self._count()
+            return model.plan(n_tokens, n_past)
+
+        def together(n_tokens: int, n_past: int) -> Plan:
+            self._count()
+            return model.plan(n_tokens, n_past, work.n_parallel)
+
+        prompt = gen = None
+        if work.n_prompt:
+            prompt = prompt_row(
+                plan, machine, work.n_prompt, work.n_depth, model.n_ubatch, graphs
+            )  # fmt: skip
+        if work.n_gen:
+            depth = work.n_depth + work.n_prompt
+            gen = gen_row(together, machine, work.n_gen, depth, graphs)
+        return Part(work, prompt, gen)
+
+    def _count(self) -> None:
+        self.n_plans += 1
+        self.on_plan()

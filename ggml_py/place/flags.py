@@ -1,0 +1,154 @@
+"""The options of llama.cpp that decide where a model runs, as `llama.open` takes them and as its
+programs do."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, NamedTuple
+
+from ..llama.overrides import cpu_overrides
+
+ATTENTION, DENSE = "attention", "dense"
+# The tensors of a layer that are moved together, as part of a pattern of -ot.
+GROUPS = {ATTENTION: r"attn_", DENSE: r"ffn_(up|down|gate)\."}
+
+
+@dataclass(frozen=True)
+class Flags:
+    """One way to run a model. What has llama.cpp's default is not on a command line.
+
+    `groups` has the groups of tensors of the first layers that stay on the CPU:
+    (("dense", 8),) stands for an -ot of the dense networks of layers 0 to 7.
+    """
+
+    n_threads: int | None = None
+    n_gpu_layers: int = -1  # -1: all
+    n_cpu_moe: int = 0
+    groups: tuple[tuple[str, int], ...] = ()
+    overrides: tuple[tuple[str, str], ...] = ()  # as they were given, behind those of `groups`
+    tensor_split: tuple[float, ...] = ()
+    split_mode: str = "layer"
+    main_gpu: int = 0
+    n_batch: int | None = None
+    n_ubatch: int | None = None
+    flash_attn: str = "auto"
+    type_k: str = "f16"
+    type_v: str = "f16"
+    op_offload: bool = True
+    offload_kqv: bool = True
+    cpu_moe: bool = False
+    n_cpu_ffn: int = 0
+    repack: bool = True
+    no_host: bool = False
+    load_mode: str = "auto"
+    swa_full: bool = False
+
+    @staticmethod
+    def of(options: dict[str, Any]) -> Flags:
+        """From the options of `llama.open`. Raises TypeError for others."""
+        options = dict(options)
+        if "tensor_overrides" in options:
+            options["overrides"] = tuple(map(tuple, options.pop("tensor_overrides") or ()))
+        if "tensor_split" in options:
+            options["tensor_split"] = tuple(options["tensor_split"] or ())
+        if isinstance(options.get("flash_attn"), bool):
+            options["flash_attn"] = "on" if options["flash_attn"] else "off"
+        for name in ("type_k", "type_v"):
+            if name in options:
+                options[name] = str(getattr(options[name], "name", options[name])).lower()
+        return Flags(**options)
+
+    def but(self, **changes: Any) -> Flags:
+        """The same with changes."""
+        return replace(self, **changes)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options of `llama.open`."""
+        found = {f.name: getattr(self, f.name) for f in fields(self)}
+        overrides = (*self.patterns(), *found.pop("overrides"))
+        del found["groups"]
+        return {**found, "tensor_overrides": overrides or None,
+                "tensor_split": self.tensor_split or None}  # fmt: skip
+
+    def patterns(self) -> Iterator[tuple[str, str]]:
+        """The overrides that `groups` stand for."""
+        for group, n in self.groups:
+            layers = "|".join(map(str, range(n)))
+            yield rf"blk\.({layers})\.{GROUPS[group]}", "CPU"
+
+    def words(self, program: str, n_layer: int) -> list[str]:
+        """The options on the command line of llama-server ("server") or llama-bench ("bench").
+        llama-bench separates overrides by ";" and parts by "/"."""
+        bench = program == "bench"
+        words: list[str] = []
+        for flag in (*_TABLE, *(() if bench else _ONLY_SERVER)):
+            value = getattr(self, flag.name)
+            if value == _DEFAULTS[flag.name]:
+                continue
+            if isinstance(value, bool):
+                words += [flag.bench, str(int(value != flag.negated))] if bench else [flag.server]
+            else:
+                words += [flag.bench if bench else flag.server, _text(value, bench)]
+        pairs = [*self.patterns(), *self.overrides]
+        if bench:  # which lacks -cmoe and -ncffn
+            pairs += cpu_overrides(self.cpu_moe, 0, self.n_cpu_ffn, n_layer)
+        if pairs:
+            joined = (";" if bench else ",").join(f"{pattern}={where}" for pattern, where in pairs)
+            words += ["-ot", joined]
+        return words
+
+    def __str__(self) -> str:
+        return shlex.join(self.words("server", 0)) or "llama.cpp's defaults"
+
+
+class _Flag(NamedTuple):
+    """How a field is written for each program; with `negated` a flag means that it is false."""
+
+    name: str
+    server: str
+    bench: str
+    negated: bool = False
+
+
+_TABLE = (
+    _Flag("n_gpu_layers", "-ngl", "-ngl"), _Flag("n_cpu_moe", "-ncmoe", "-ncmoe"),
+    _Flag("tensor_split", "-ts", "-ts"), _Flag("split_mode", "-sm", "-sm"),
+    _Flag("main_gpu", "-mg", "-mg"), _Flag("n_batch", "-b", "-b"), _Flag("n_ubatch", "-ub", "-ub"),
+    _Flag("flash_attn", "-fa", "-fa"), _Flag("type_k", "-ctk", "-ctk"),
+    _Flag("type_v", "-ctv", "-ctv"), _Flag("n_threads", "-t", "-t"),
+    _Flag("op_offload", "--no-op-offload", "-nopo", True),
+    _Flag("offload_kqv", "-nkvo", "-nkvo", True), _Flag("repack", "-nr", "--repack"),
+    _Flag("no_host", "--no-host", "--no-host"), _Flag("load_mode", "-lm", "-lm"),
+)  # fmt: skip
+_ONLY_SERVER = (
+    _Flag("cpu_moe", "-cmoe", ""), _Flag("n_cpu_ffn", "-ncffn", ""),
+    _Flag("swa_full", "--swa-full", ""),
+)  # fmt: skip
+_DEFAULTS = {f.name: f.default for f in fields(Flags)}
+
+
+def _text(value: Any, bench: bool) -> str:
+    if isinstance(value, tuple):
+        return ("/" if bench else ",").join(f"{part:g}" for part in value)
+    return str(value)
+
+
+def server_line(
+    model: str, flags: Flags, n_ctx: int, n_parallel: int, devices: Sequence[str], n_layer: int
+) -> str:
+    """The command line for llama-server."""
+    words = ["llama-server", "-m", model, "-c", str(n_ctx), "-np", str(n_parallel)]
+    return shlex.join([*words, *device_words(devices), *flags.words("server", n_layer)])
+
+
+def device_words(devices: Sequence[str]) -> list[str]:
+    """The words that name the devices: servers, and none if only the CPU is to be used. A simulated
+    device stands for one that the program finds by itself."""
+    servers = [name.removeprefix("rpc:") for name in devices if name.startswith("rpc:")]
+    if servers:
+        return ["--rpc", ",".join(servers)]
+    hosts = ("CPU", "BLAS")
+    return ["-dev", "none"] if devices and all(name in hosts for name in devices) else []

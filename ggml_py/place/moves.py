@@ -1,0 +1,145 @@
+"""Ways to run a model that differ from another one by one option: first far apart, then near."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from .flags import ATTENTION, DENSE, Flags
+
+_UBATCHES = (64, 128, 256, 512, 1024, 2048)
+_N_BATCH = 2048  # llama-server's
+_COARSE = 8  # parts of the layers
+_TENTHS = 10
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What there is to choose from."""
+
+    n_layer: int
+    n_expert: int
+    gpus: tuple[str, ...]  # devices that layers may be on
+    threads: tuple[int, ...]  # with which machines were measured
+    cache_types: tuple[str, ...]  # that are allowed
+
+
+Axis = Callable[[Facts, Flags], Iterator[Flags]]
+
+
+# --- far apart
+
+
+def _threads(facts: Facts, now: Flags) -> Iterator[Flags]:
+    return (now.but(n_threads=n) for n in facts.threads)
+
+
+def _layers(facts: Facts, now: Flags) -> Iterator[Flags]:
+    return (now.but(n_gpu_layers=n) for n in (-1, *_steps(facts))) if facts.gpus else iter(())
+
+
+def _experts(facts: Facts, now: Flags) -> Iterator[Flags]:
+    some = facts.gpus and facts.n_expert
+    return (now.but(n_cpu_moe=n) for n in (*_steps(facts), facts.n_layer) if some)
+
+
+def _dense(facts: Facts, now: Flags) -> Iterator[Flags]:
+    return _group(facts, now, DENSE)
+
+
+def _attention(facts: Facts, now: Flags) -> Iterator[Flags]:
+    return _group(facts, now, ATTENTION)
+
+
+def _group(facts: Facts, now: Flags, group: str) -> Iterator[Flags]:
+    return (_with_group(now, group, n) for n in (*_steps(facts), facts.n_layer) if facts.gpus)
+
+
+def _switches(facts: Facts, now: Flags) -> Iterator[Flags]:
+    if facts.gpus:
+        yield now.but(offload_kqv=not now.offload_kqv)
+        yield now.but(op_offload=not now.op_offload)
+
+
+def _between_gpus(facts: Facts, now: Flags) -> Iterator[Flags]:
+    """How several GPUs share the layers."""
+    n = len(facts.gpus)
+    if n <= 1:
+        return
+    for i in range(n):
+        yield now.but(split_mode="none", main_gpu=i, tensor_split=())
+    layer = now.but(split_mode="layer", main_gpu=0, tensor_split=())
+    yield layer
+    if n > 2:  # each gets less than the others, or more
+        parts = (0.0, 0.5, 2.0, 4.0)
+        shares = [tuple(p if j == i else 1.0 for j in range(n)) for i in range(n) for p in parts]
+    else:
+        shares = [(k / _TENTHS, round(1 - k / _TENTHS, 3)) for k in range(1, _TENTHS)]
+    for share in shares:
+        yield layer.but(tensor_split=share)
+
+
+def _batches(_facts: Facts, now: Flags) -> Iterator[Flags]:
+    most = now.n_batch or _N_BATCH
+    return (now.but(n_ubatch=n) for n in _UBATCHES if n <= most)
+
+
+def _flash(_facts: Facts, now: Flags) -> Iterator[Flags]:
+    return (now.but(flash_attn=word) for word in ("on", "off"))
+
+
+def _cache_types(facts: Facts, now: Flags) -> Iterator[Flags]:
+    return (now.but(type_k=t, type_v=t) for t in facts.cache_types)
+
+
+# --- near
+
+
+def _near_layers(facts: Facts, now: Flags) -> Iterator[Flags]:
+    last = facts.n_layer
+    n = now.n_gpu_layers if 0 <= now.n_gpu_layers <= last else last + 1
+    steps = _near(facts) if facts.gpus else ()
+    return (now.but(n_gpu_layers=n + d) for d in steps if 0 <= n + d <= last)
+
+
+def _near_experts(facts: Facts, now: Flags) -> Iterator[Flags]:
+    n, steps = now.n_cpu_moe, _near(facts) if facts.gpus and facts.n_expert else ()
+    return (now.but(n_cpu_moe=n + d) for d in steps if 0 <= n + d <= facts.n_layer)
+
+
+def _near_groups(facts: Facts, now: Flags) -> Iterator[Flags]:
+    for group, n in now.groups:
+        for d in _near(facts):
+            if 0 <= n + d <= facts.n_layer:
+                yield _with_group(now, group, n + d)
+
+
+def _near_shares(_facts: Facts, now: Flags) -> Iterator[Flags]:
+    if len(now.tensor_split) <= 1:
+        return
+    first, second, *rest = now.tensor_split
+    for by in (-0.05, 0.05):
+        moved = by * (first + second)
+        parts = max(first + moved, 0.0), max(second - moved, 0.0)
+        yield now.but(tensor_split=(*(round(part, 3) for part in parts), *rest))
+
+
+AXES: Sequence[Axis] = (
+    _threads, _layers, _experts, _dense, _attention, _switches, _between_gpus, _batches, _flash,
+    _cache_types, _near_layers, _near_experts, _near_groups, _near_shares,
+)  # fmt: skip
+
+
+def _steps(facts: Facts) -> Sequence[int]:
+    """Numbers of layers from 0, some apart."""
+    return range(0, facts.n_layer + 1, max(facts.n_layer // _COARSE, 1))
+
+
+def _near(facts: Facts) -> tuple[int, ...]:
+    half = max(facts.n_layer // _COARSE // 2, 1)
+    return tuple(sorted({-half, -1, 1, half}))
+
+
+def _with_group(now: Flags, group: str, n: int) -> Flags:
+    others = tuple(row for row in now.groups if row[0] != group)
+    return now.but(groups=tuple(sorted((*others, (group, n)))) if n else others)

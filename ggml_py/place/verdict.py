@@ -1,0 +1,104 @@
+"""Whether another way is worth taking: the gain against the error of the prediction, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from ..cost.rows import BenchRow
+from .evaluate import SURE, Way, doubt
+
+_LEAST_MS = 0.05  # part of a graph's time, from which on a backend is named
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What to do. `keep` is true where nothing should be changed."""
+
+    keep: bool
+    chosen: Way
+    given: Way
+    text: str  # a sentence
+    reason: str  # what takes the time now, and then; "" if nothing is known
+    # The least gain, as a part of the given way's time, that the prediction can be sure of.
+    certain_from: float | None
+
+
+def judge(given: Way, best: Way | None, spread: float) -> Verdict:
+    """Compares the way that was given with the quickest. `spread` is how far repetitions of
+    measurements on this machine are apart, as a part of them."""
+    if best is None:
+        text = "nothing that was tried can be run here with a time that is known"
+        if given.why_not:
+            text += f": of the flags given, {given.why_not}"
+        return Verdict(True, given, given, text, "", None)
+    if given.n_unknown and not given.refused and not given.lacks:
+        text = f"how long the flags given take is not known: {given.why_not}"
+        return Verdict(True, given, given, text, "", None)
+    if not given.usable:
+        text = f"the flags given do not run here: {given.why_not}"
+        return Verdict(False, best, given, text, reason(None, best), None)
+    if best.flags == given.flags:
+        return Verdict(True, given, given, "keep what you have: nothing that was tried is quicker",
+                       "", None)  # fmt: skip
+    gain, error = given.seconds - best.seconds, SURE * doubt(given, best)
+    share, certain = gain / given.seconds, error / given.seconds
+    if gain > error:
+        text = f"{share:.0%} less time, and {certain:.0%} is what the prediction can be sure of"
+        return Verdict(False, best, given, text, reason(given, best), certain)
+    measured = SURE * 2**0.5 * spread
+    text = (
+        f"keep what you have: {share:.1%} less time is predicted, and a gain is certain only from "
+        f"{certain:.0%} on. --measure would tell from about {measured:.0%} on"
+    )
+    return Verdict(True, given, given, text, reason(given, best), certain)
+
+
+def reason(before: Way | None, after: Way) -> str:
+    """Where the time of the phase goes that takes most of it, before and after."""
+    phases = _phases(after)
+    if not phases:
+        return ""
+    if before is not None and before.parts:
+        was = _phases(before)
+        name = max(phases, key=lambda phase: abs(_total(was[phase]) - _total(phases[phase])))
+        return f"{_NAMES[name]} takes {_told(was[name])}; then {_told(phases[name])}"
+    name = max(phases, key=lambda phase: _total(phases[phase]))
+    return f"{_NAMES[name]} takes {_told(phases[name])}"
+
+
+_NAMES = {"prompt": "a token of the prompt", "gen": "a generated token"}
+
+
+def _phases(way: Way) -> dict[str, dict[str, float]]:
+    """For "prompt" and "gen" the milliseconds of a token by backend, and those of copies, of the
+    workload that takes most time."""
+    if not way.parts:
+        return {}
+    part = max(way.parts, key=lambda p: p.workload.weight * p.seconds)
+    rows = (("prompt", part.prompt), ("gen", part.gen))
+    return {name: _milliseconds(row) for name, row in rows if row is not None}
+
+
+def _milliseconds(row: BenchRow) -> dict[str, float]:
+    """As the last of its graphs has them."""
+    n_tokens, _past, cost = row.graphs[-1]
+    each = 1e3 / n_tokens
+    found: dict[str, float] = {}
+    for split in cost.splits:
+        where = f"on {split.backend}"
+        found[where] = found.get(where, 0.0) + each * split.seconds
+    for copy in cost.copies:  # a split's time has that of its copies
+        found[f"on {copy.to}"] -= each * (copy.seconds or 0.0)
+        found["in copies"] = found.get("in copies", 0.0) + each * (copy.seconds or 0.0)
+    return found
+
+
+def _total(parts: dict[str, float]) -> float:
+    return sum(parts.values())
+
+
+def _told(parts: dict[str, float]) -> str:
+    least = _LEAST_MS * _total(parts)
+    named: Iterable[str] = (f"{ms:.3g} ms {where}" for where, ms in parts.items() if ms >= least)
+    return " and ".join(named)
