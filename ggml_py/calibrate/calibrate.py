@@ -103,7 +103,7 @@ def _measure(
                     show(f"{measured.name}: {what}", i / len(jobs))
                     if time.monotonic() > end:
                         break
-        said = [f"no time was left for {', '.join(left_out)}"] * bool(left_out)
+        said = [f"no time was left for {_some(left_out)}"] * bool(left_out)
         if bench.n_disturbed > _DISTURBED * bench.n_alone:
             share = bench.n_disturbed / (bench.n_disturbed + bench.n_alone)
             said.append(f"others took its cores in {share:.0%} of the repetitions")
@@ -111,6 +111,13 @@ def _measure(
             measured.name, measured.description, measured.type.name, caps.async_,
             tuple(bench.samples), "; ".join(said),
         )  # fmt: skip
+
+
+def _some(left_out: Sequence[str], shown: int = 3) -> str:
+    """The first few, and how many others there are."""
+    kinds = list(dict.fromkeys(left_out))
+    more = f" and {len(kinds) - shown} more kinds of work" if len(kinds) > shown else ""
+    return ", ".join(kinds[:shown]) + more
 
 
 def _jobs(

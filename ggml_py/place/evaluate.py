@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -24,7 +24,7 @@ from .workload import Workload
 # of one program differ by.
 BETWEEN = 0.1
 SURE = 1.645  # deviations of a normal distribution: nineteen of twenty are below
-_FEW, _MANY = 2, 5  # graphs of one size that are planned while searching, and for what is shown
+GRAPHS = 2  # of one size that are planned at most: time is nearly a line between their depths
 
 
 @dataclass(frozen=True)
@@ -140,9 +140,8 @@ class Evaluator:
         self.n_ctx = n_ctx
         self.n_parallel = max(w.n_parallel for w in workloads)
         self.n_plans = 0
-        self.on_plan: Callable[[], object] = lambda: None
         self.free: dict[str, int] = {}
-        self._known: dict[tuple[Flags, int], Way] = {}
+        self._known: dict[Flags, Way] = {}
 
     @contextmanager
     def opened(self, flags: Flags, **more: Any) -> Iterator[LlamaModel]:
@@ -160,14 +159,19 @@ class Evaluator:
         """The threads of a way: those that were given, or the most of any machine's file."""
         return flags.n_threads or max(self.machines)
 
-    def way(self, flags: Flags, whole: bool = False) -> Way:
-        """What is found out about one way; with `whole` more graphs are planned."""
-        graphs = _MANY if whole else _FEW
-        if (flags, graphs) not in self._known:
-            self._known[flags, graphs] = self._way(flags, graphs)
-        return self._known[flags, graphs]
+    @property
+    def most_plans(self) -> int:
+        """Graphs that are planned for one way at most: for a prompt those of n_ubatch tokens and a
+        rest, and for generated tokens."""
+        return (2 * GRAPHS + 1) * len(self.workloads)
 
-    def _way(self, flags: Flags, graphs: int) -> Way:
+    def way(self, flags: Flags) -> Way:
+        """What is found out about one way."""
+        if flags not in self._known:
+            self._known[flags] = self._way(flags)
+        return self._known[flags]
+
+    def _way(self, flags: Flags) -> Way:
         machine = self.machines.get(self.threads(flags))
         if machine is None:
             return Way(flags, (), (), {}, f"no machine's file has {flags.n_threads} threads")
@@ -178,7 +182,7 @@ class Evaluator:
                 lacks = lacking(memory, self.free)
                 if lacks:  # its time does not matter
                     return Way(flags, (), memory, lacks)
-                parts = [self._part(model, machine, w, graphs) for w in self.workloads]
+                parts = [self._part(model, machine, work) for work in self.workloads]
                 return Way(flags, tuple(parts), memory, {})
         except (ModelError, AllocError, UnknownDeviceError) as error:
             return Way(flags, (), (), {}, str(error))
@@ -190,25 +194,21 @@ class Evaluator:
                 name: max(free - self.reserve, 0) for name, (free, total) in known.items() if total
             }
 
-    def _part(self, model: LlamaModel, machine: Machine, work: Workload, graphs: int) -> Part:
+    def _part(self, model: LlamaModel, machine: Machine, work: Workload) -> Part:
         def plan(n_tokens: int, n_past: int) -> Plan:
-            self._count()
+            self.n_plans += 1
             return model.plan(n_tokens, n_past)
 
         def together(n_tokens: int, n_past: int) -> Plan:
-            self._count()
+            self.n_plans += 1
             return model.plan(n_tokens, n_past, work.n_parallel)
 
         prompt = gen = None
         if work.n_prompt:
             prompt = prompt_row(
-                plan, machine, work.n_prompt, work.n_depth, model.n_ubatch, graphs
+                plan, machine, work.n_prompt, work.n_depth, model.n_ubatch, GRAPHS
             )  # fmt: skip
         if work.n_gen:
             depth = work.n_depth + work.n_prompt
-            gen = gen_row(together, machine, work.n_gen, depth, graphs)
+            gen = gen_row(together, machine, work.n_gen, depth, GRAPHS)
         return Part(work, prompt, gen)
-
-    def _count(self) -> None:
-        self.n_plans += 1
-        self.on_plan()

@@ -21,7 +21,7 @@ from .workload import Workload
 
 RESERVE = 1 << 30  # bytes that stay free on each device, as with llama.cpp's --fit-target
 PLANS = 400
-_SHOWN = 4  # of the quickest ways, planned with more graphs before they are compared
+_SHOWN = 8  # of the quickest ways
 _CPU = ("CPU", "BLAS")
 
 
@@ -38,7 +38,7 @@ class Placement:
     verdict: Verdict
     given: Way
     fit: Way | None  # upstream's --fit; None if there is nothing that it could choose
-    ways: tuple[Way, ...]  # the quickest, planned with more graphs
+    ways: tuple[Way, ...]  # the quickest
     n_tried: int
     n_plans: int
     ended: str  # why the search ended early; "" if nothing was left to try
@@ -52,8 +52,10 @@ class Placement:
 
     @property
     def runner_up(self) -> Way | None:
-        """The quickest way beside the chosen one."""
-        return next((way for way in self.ways if way.flags != self.chosen.flags), None)
+        """The quickest way beside the chosen one, of those with other plans: the same plans have
+        the same time."""
+        others = (way for way in self.ways if way.seconds != self.chosen.seconds)
+        return next(others, None)
 
     def decided(self, measured: Sequence[Measured]) -> Placement:
         """The same, decided by what was measured of the given way and others."""
@@ -132,15 +134,15 @@ def place(
     if facts.gpus:
         starts += [mine.but(n_gpu_layers=n) for n in (-1, 0)]
     found = search(evaluator, facts, starts, plans, seconds, progress)
-    before = evaluator.way(mine, whole=True)
-    usable = [way for way in found.ways if way.usable][:_SHOWN]
-    whole = [evaluator.way(way.flags, whole=True) for way in usable]
-    ways = sorted((way for way in whole if way.usable), key=lambda way: way.seconds)
-    beside = evaluator.way(fitted, whole=True) if fitted else None
-    verdict = judge(before, ways[0] if ways else None, _spread(measured))
+    before = evaluator.way(mine)
+    quickest = [way for way in found.ways if way.usable][:_SHOWN]
+    best = [found.best] if found.best else []
+    ways = tuple({way.flags: way for way in (*best, *quickest)}.values())
+    beside = evaluator.way(fitted) if fitted else None
+    verdict = judge(before, found.best, _spread(measured))
     return Placement(
         os.fspath(model), tuple(devices), evaluator.n_ctx, evaluator.n_parallel, facts.n_layer,
-        reserve, verdict, before, beside, tuple(ways), len(found.ways), evaluator.n_plans,
+        reserve, verdict, before, beside, ways, len(found.ways), evaluator.n_plans,
         found.ended, _doubts(measured),
     )  # fmt: skip
 

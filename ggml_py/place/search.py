@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import fields
 from typing import NamedTuple
 
 from .evaluate import Evaluator, Way
@@ -13,11 +14,13 @@ from .moves import AXES, Facts
 
 _FROM = 2  # starts that the search goes on from
 _GAIN = 1e-3  # part of the time that a step must save
+_NOTHING = 5e-3  # part of the time that is not worth another flag
 
 
 class Found(NamedTuple):
     """The ways that were tried, the quickest first, and why the search ended."""
 
+    best: Way | None  # the quickest, without changes that hardly help; None if none is usable
     ways: tuple[Way, ...]
     n_plans: int
     ended: str  # "" if nothing was left to try
@@ -44,22 +47,28 @@ def search(
         if flags not in tried:
             used = evaluator.n_plans - first
             progress(min(used / plans, 1.0))
-            if used >= plans:
-                raise _Spent(f"{plans} graphs were planned (--plans)")
-            if seconds is not None and time.monotonic() - began > seconds:
+            if tried and used + evaluator.most_plans > plans:
+                raise _Spent(f"for another way it may plan more than {plans} graphs (--plans)")
+            if tried and seconds is not None and time.monotonic() - began > seconds:
                 raise _Spent(f"{seconds:g} seconds were over (--seconds)")
             tried[flags] = evaluator.way(flags)
         return tried[flags]
 
-    ended = ""
+    ended, best = "", None
     try:
         begun = [look(flags) for flags in dict.fromkeys(starts)]
-        usable = sorted((way for way in begun if way.usable), key=_order)
-        for way in usable[:_FROM] or begun[:1]:
+        for way in sorted(begun, key=_order)[:_FROM]:
             _climb(way, facts, look)
+        best = _simplest(min(tried.values(), key=_order), begun[0].flags, look)
     except _Spent as spent:
         ended = str(spent)
-    return Found(tuple(sorted(tried.values(), key=_order)), evaluator.n_plans - first, ended)
+    best = best or min(tried.values(), key=_order)
+    return Found(
+        best if best.usable else None,
+        tuple(sorted(tried.values(), key=_order)),
+        evaluator.n_plans - first,
+        ended,
+    )
 
 
 def _climb(way: Way, facts: Facts, look: Callable[[Flags], Way]) -> Way:
@@ -68,12 +77,28 @@ def _climb(way: Way, facts: Facts, look: Callable[[Flags], Way]) -> Way:
         before = way
         for axis in AXES:
             tried = [look(flags) for flags in axis(facts, way.flags)]
-            better = min((one for one in tried if one.usable), key=_order, default=way)
-            if not way.usable or better.seconds < way.seconds * (1 - _GAIN):
+            better = min(tried, key=_order, default=way)
+            quicker = better.usable and better.seconds < way.seconds * (1 - _GAIN)
+            if quicker or _order(better)[:2] < _order(way)[:2]:
                 way = better
         if way is before:
             return way
 
 
-def _order(way: Way) -> tuple[bool, float, str]:
-    return not way.usable, way.seconds, str(way.flags)
+def _simplest(way: Way, given: Flags, look: Callable[[Flags], Way]) -> Way:
+    """The same without changes of the given flags that save next to nothing."""
+    least = way.seconds
+    for field in fields(Flags):
+        value = getattr(given, field.name)
+        if way.usable and getattr(way.flags, field.name) != value:
+            without = look(way.flags.but(**{field.name: value}))
+            if without.usable and without.seconds <= least * (1 + _NOTHING):
+                way = without
+    return way
+
+
+def _order(way: Way) -> tuple[int, int, float, int, str]:
+    """The best first. What lacks memory comes by how much: steps lead out of it."""
+    rank = 3 if way.refused else 2 if way.n_unknown else 1 if way.lacks else 0
+    lacks = sum(way.lacks.values())
+    return rank, lacks, way.seconds, len(str(way.flags)), str(way.flags)

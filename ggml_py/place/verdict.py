@@ -33,7 +33,10 @@ def judge(given: Way, best: Way | None, spread: float) -> Verdict:
             text += f": of the flags given, {given.why_not}"
         return Verdict(True, given, given, text, "", None)
     if given.n_unknown and not given.refused and not given.lacks:
-        text = f"how long the flags given take is not known: {given.why_not}"
+        text = (
+            f"how long the flags given take is not known: {given.why_not}. The quickest flags whose "
+            f"time is known are {best.flags}"
+        )
         return Verdict(True, given, given, text, "", None)
     if not given.usable:
         text = f"the flags given do not run here: {given.why_not}"
@@ -44,7 +47,11 @@ def judge(given: Way, best: Way | None, spread: float) -> Verdict:
     gain, error = given.seconds - best.seconds, SURE * doubt(given, best)
     share, certain = gain / given.seconds, error / given.seconds
     if gain > error:
-        text = f"{share:.0%} less time, and {certain:.0%} is what the prediction can be sure of"
+        text = (
+            f"{given.seconds / best.seconds:.3g} times as fast: {_seconds(given)} → "
+            f"{_seconds(best)} for the workload, and a gain is certain from {certain:.0%} of the "
+            "time on"
+        )
         return Verdict(False, best, given, text, reason(given, best), certain)
     measured = SURE * 2**0.5 * spread
     text = (
@@ -52,6 +59,10 @@ def judge(given: Way, best: Way | None, spread: float) -> Verdict:
         f"{certain:.0%} on. --measure would tell from about {measured:.0%} on"
     )
     return Verdict(True, given, given, text, reason(given, best), certain)
+
+
+def _seconds(way: Way) -> str:
+    return f"{way.seconds:.3g} s" if way.seconds >= 1 else f"{1e3 * way.seconds:.3g} ms"
 
 
 def reason(before: Way | None, after: Way) -> str:

@@ -22,3 +22,19 @@ def machine(*samples, name="CPU", type="CPU", asynchronous=False, more=(), **des
 
 def device(name, *samples, type="GPU", asynchronous=False):
     return MeasuredDevice(name, name, type, asynchronous, tuple(samples), "")
+
+
+def knows_all(plans, n_threads=1, gflops=20.0, gbps=10.0):
+    """A machine whose CPU has times for all work of these plans, by its operations and bytes."""
+    empty = machine(n_threads=n_threads)
+    works = {}
+    for plan in plans:
+        for node in plan.cost(empty).nodes:
+            if node.work is not None:
+                works[node.work.key, node.work.at] = node.work
+    samples = [
+        sample(key, at, 1e-6 + (w.flops / gflops + w.bytes / gbps) * 1e-9 / w.times / n_threads,
+               bytes=int(w.bytes / w.times), flops=int(w.flops / w.times))
+        for (key, at), w in works.items()
+    ]  # fmt: skip
+    return machine(*samples, n_threads=n_threads)
