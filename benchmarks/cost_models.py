@@ -104,6 +104,7 @@ _MOE = {"n_layer": 12, "n_embd": 512, "n_head": 8, "n_head_kv": 4, "n_ff": 768, 
 _MAMBA = {"n_layer": 24, "n_embd": 768, "n_vocab": 32000}
 MODELS: dict[str, LlamaSpec] = {
     "60M-q4_0": LlamaSpec(type="q4_0", n_ctx=8192, **_60M),
+    "60M-q8_0": LlamaSpec(type="q8_0", n_ctx=8192, **_60M),
     "60M-f16": LlamaSpec(type="f16", n_ctx=8192, **_60M),
     "110M-q4_0": LlamaSpec(type="q4_0", n_ctx=8192, **_110M),
     "110M-q4_K": LlamaSpec(type="q4_K", n_ctx=8192, **_110M),
@@ -113,7 +114,6 @@ MODELS: dict[str, LlamaSpec] = {
     "8x100M-q8_0": ExpertSpec(type="q8_0", n_ctx=8192, **_MOE),
     "mamba-130M-q8_0": MambaSpec(type="q8_0", n_ctx=8192, **_MAMBA),
     "360M-q4_K": LlamaSpec(type="q4_K", n_ctx=8192, **_360M),
-    "360M-q8_0": LlamaSpec(type="q8_0", n_ctx=8192, **_360M),
     "1B-q4_0": LlamaSpec(type="q4_0", n_ctx=8192, **_1B),
 }
 LARGE = 500_000_000  # parameters, from which on a model is measured at one depth only

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,6 +14,7 @@ from ..backends.backend import Backend
 from ..backends.buffer import Buffer
 from ..backends.device import Device, device
 from ..backends.threadpool import ThreadPool
+from ..boundary.ffi import ffi, lib
 from ..boundary.handle import Handle
 from ..cost.sample import Sample
 from ..cost.work import fused_heads, work_of
@@ -67,6 +68,10 @@ class Bench:
         self.n_alone = self.n_disturbed = 0  # repetitions
         self._mapped: tuple[str, int, Mapped] | None = None
         self._buffers: list[Buffer] = []
+        # An RPC server computes after it was told to, and synchronize does not wait for it: only
+        # reading does.
+        self.is_remote = measured.registry.startswith("RPC")
+        self._read = ffi.new("char[4]")
         self._overhead = 0.0
         self._overhead = self._call_overhead()
 
@@ -135,11 +140,11 @@ class Bench:
 
     def again(self, graph: Graph, seconds: float, least: int = LEAST) -> list[float]:
         """Seconds of each compute of the allocated graph, after two that do not count."""
-        compute, clock = self.scheduler.compute, time.perf_counter
+        compute, clock = self._computing(graph), time.perf_counter
         once = 1.0
         for _ in range(2):
             began = clock()
-            compute(graph)
+            compute()
             once = min(clock() - began, once)
             if once > _LONG:
                 least = min(least, _FEW)
@@ -158,14 +163,31 @@ class Bench:
 
     def _chunk(self, graph: Graph, n: int) -> _Chunk:
         """So many computes, and the time that the process had its cores meanwhile."""
-        compute, clock = self.scheduler.compute, time.perf_counter
+        compute, clock = self._computing(graph), time.perf_counter
         found = []
         used, began = time.process_time(), clock()
         for _ in range(n):
             start = clock()
-            compute(graph)
+            compute()
             found.append(clock() - start)
         return _Chunk(found, (time.process_time() - used) / (clock() - began))
+
+    def _computing(self, graph: Graph) -> Callable[[], object]:
+        """Computes the graph, and waits until that is done."""
+        compute, last = self.scheduler.compute, graph.nodes[-1]
+        if not self.is_remote:
+            return lambda: compute(graph)
+
+        def computed() -> None:
+            compute(graph)
+            self.wait_for(last)
+
+        return computed
+
+    def wait_for(self, tensor: Tensor) -> None:
+        """Waits until a remote device has computed or received a tensor."""
+        if self.is_remote:
+            lib.ggml_backend_tensor_get(tensor.ptr, self._read, 0, len(self._read))
 
     def _was_alone(self, chunk: _Chunk) -> bool:
         """Whether nobody took the cores meanwhile. Threads that wait for others spin, so all are

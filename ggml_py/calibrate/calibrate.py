@@ -141,7 +141,7 @@ def _jobs(
                 yield name, measure_op(bench, name)
             for d in (64, 128):
                 yield "attention, f16", measure_attention(bench, "f16", d, cold, hot)
-    yield "attention in several ops", measure_heads(bench)
+            yield "attention in several ops", measure_heads(bench)
     for d in (64, 128):
         yield "attention, q8_0", measure_attention(bench, "q8_0", d, cold, hot)
 

@@ -3,8 +3,9 @@ the caches."""
 
 from __future__ import annotations
 
+import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from .bench import Bench, Steps
 from .weights import MAPPED, OWN, REPACKED, matrices, places_of
 
 _ROUNDS = 5
+_LONG = 0.3  # seconds of a copy, after which larger ones are not measured
 _SIDE, _TURNS = 64, 40  # of the matrices in chains, and how long these are
 _COPIED = (256, _SIDE * _SIDE * 4, 1 << 18, 1 << 22, 1 << 25)  # bytes
 
@@ -141,16 +143,34 @@ def _copies(bench: Bench, other: Device) -> None:
             a.set(np.zeros(nbytes // 4, np.float32))
             b.set(np.zeros(nbytes // 4, np.float32))
             for key, source, target in ((COPY_FROM, b, a), (COPY_TO, a, b)):
-                bench.keep(key + other.name, (nbytes,), _copy_times(bench, source, target), nbytes)
+                taken = _copy_times(bench, source, target, a)
+                bench.keep(key + other.name, (nbytes,), taken, nbytes)
+        if taken[0] > _LONG:
+            break  # time is a line by then
 
 
-def _copy_times(bench: Bench, source: Tensor, target: Tensor) -> list[float]:
+def _copy_times(bench: Bench, source: Tensor, target: Tensor, here: Tensor) -> list[float]:
+    """The times of a copy. What reading from a remote device takes, which has a copy to it waited
+    for, is not part of them."""
+    reading = _times(bench, lambda: bench.wait_for(here)) if target is here else [0.0]
+
+    def copy() -> None:
+        source.copy_to(target)
+        bench.backend.synchronize()
+        if target is here:
+            bench.wait_for(here)
+
+    latency = statistics.median(reading) if bench.is_remote else 0.0
+    return [max(t - latency, t / 10) for t in _times(bench, copy)]
+
+
+def _times(bench: Bench, call: Callable[[], object]) -> list[float]:
+    """The seconds of each call but the first."""
     found: list[float] = []
     clock = time.perf_counter
     end = clock() + 0.05 * bench.pace
-    while len(found) < 5 or (clock() < end and len(found) < 400):
+    while len(found) < 4 or (clock() < end and len(found) < 400):
         start = clock()
-        source.copy_to(target)
-        bench.backend.synchronize()
+        call()
         found.append(clock() - start)
     return found[1:]

@@ -178,7 +178,7 @@ class _Adder:
     def __init__(self, plan: Planned, machine: Machine, n_past: int | None) -> None:
         self.plan, self.machine, self.n_past = plan, machine, n_past
         self.names = [b.name for b in plan.backends]
-        self.estimators = [_estimator(machine, b.name, b.device) for b in plan.backends]
+        self.estimators = [estimator_of(machine, b.name, b.device) for b in plan.backends]
         self.n_threads = [
             machine.n_threads if b.device_type == "CPU" or b.name == "BLAS" else 1
             for b in plan.backends
@@ -345,7 +345,7 @@ class _Adder:
         return dict(zip(self.names, self.coldness, strict=True))
 
 
-def _estimator(machine: Machine, backend: str, device: str) -> Estimator | SheetEstimator | None:
+def estimator_of(machine: Machine, backend: str, device: str) -> Estimator | SheetEstimator | None:
     """The device's, kept with the machine: from what was measured, otherwise from the data sheet of
     the card that it stands for."""
     kept = machine._derived

@@ -7,13 +7,16 @@ from dataclasses import replace
 
 from ..trace.advice.facts import Finding
 from .cost import Cost
+from .offload import threshold_finding
 
 
 def timed(findings: Iterable[Finding], cost: Cost) -> tuple[Finding, ...]:
     """The findings with the predicted seconds of an evaluation that pass in computing their nodes
     and copying their tensors, the most first; those of which nothing is known come last.
 
-    It is not what a change saves: the work is then done elsewhere, and takes its time there.
+    A finding about op offload's threshold is added where another one would be quicker on this
+    machine; its seconds are those that are lost. Of the others they are not what a change saves:
+    the work is then done elsewhere, and takes its time there.
     """
     taken: dict[int, float] = {}
     for node in cost.nodes:
@@ -22,7 +25,7 @@ def timed(findings: Iterable[Finding], cost: Cost) -> tuple[Finding, ...]:
     for copy in cost.copies:
         if copy.seconds is not None:
             taken[copy.tensor] = taken.get(copy.tensor, 0.0) + copy.seconds
-    found = []
+    found = [] if (threshold := threshold_finding(cost)) is None else [threshold]
     for finding in findings:
         known = [taken[t.id] for t in finding.tensors if t.id in taken]
         found.append(replace(finding, seconds=sum(known)) if known else finding)

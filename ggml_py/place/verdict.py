@@ -34,7 +34,7 @@ def judge(given: Way, best: Way | None, spread: float) -> Verdict:
         return Verdict(True, given, given, text, "", None)
     if given.n_unknown and not given.refused and not given.lacks:
         text = (
-            f"how long the flags given take is not known: {given.why_not}. The quickest flags whose "
+            f"how long the flags given take is not known: {given.why_not}. The quickest whose "
             f"time is known are {best.flags}"
         )
         return Verdict(True, given, given, text, "", None)
