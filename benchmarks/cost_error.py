@@ -1,7 +1,7 @@
 """Predicted tokens per second against llama-bench of the same release, on this machine.
 
     python benchmarks/cost_error.py [--devices CPU,BLAS,…] [--models 60M-q4_0,…] [--threads 1,2]
-                                    [--folder DIR] [--spin] [--again] [--write]
+                                    [--depths 0,512] [--folder DIR] [--spin] [--again] [--write]
 
 Models of random weights in real shapes are made in DIR and kept there. For each number of threads
 and set of devices the machine is calibrated first (DIR/machine-….json); then llama-bench measures
@@ -239,6 +239,7 @@ def main() -> int:
     parser.add_argument("--devices", default="CPU", help="of " + ", ".join(DEVICES))
     parser.add_argument("--models", default=",".join(MODELS))
     parser.add_argument("--threads", default="1,2")
+    parser.add_argument("--depths", default=",".join(map(str, DEPTHS)))
     parser.add_argument("--folder", type=Path, default=Path.home() / ".cache/ggml_py/cost_error")
     parser.add_argument("--quiet", type=float, default=0.1,
                         help="cores that others may use while something is measured")  # fmt: skip
@@ -264,7 +265,8 @@ def main() -> int:
             machine = machine_of(devices, threads, asked.folder, asked.quiet)
             for model in asked.models.split(","):
                 path = model_file(model, asked.folder)
-                for depth in DEPTHS[:1] if MODELS[model].n_params > LARGE else DEPTHS:
+                depths = [*map(int, asked.depths.split(","))]
+                for depth in depths[:1] if MODELS[model].n_params > LARGE else depths:
                     key = f"{devices}/{model}/{threads}/{depth}"
                     if key not in measured and not asked.again:
                         case = Case(devices, model, threads, depth, "")

@@ -9,8 +9,9 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from ..backends.buffer import BufferType
 from ..backends.device import Device
-from ..cost.sample import COLD_NODE, COPY_FROM, COPY_TO, SPLIT
+from ..cost.sample import COLD_NODE, COPY_FROM, COPY_TO, PINNED, SPLIT
 from ..graphs.context import Context
 from ..scheduler.recording import Recording
 from ..tensors.tensor import Tensor
@@ -132,19 +133,27 @@ def _turns(bench: Bench, weight: Tensor, on_device: bool, on_cpu: bool) -> float
 
 
 def _copies(bench: Bench, other: Device) -> None:
-    """Copies of tensors from and to another device."""
+    """Copies of tensors from and to another device; of the host's memory also from and to what the
+    device has locked (pinned)."""
     if bench.backend.buffer_type.is_host and other.buffer_type.is_host:
         return
+    _copies_with(bench, other.buffer_type, other.name)
+    locked = bench.device.host_buffer_type
+    if locked is not None and other.buffer_type.is_host:
+        _copies_with(bench, locked, other.name + PINNED)
+
+
+def _copies_with(bench: Bench, memory: BufferType, called: str) -> None:
     for nbytes in _COPIED:
         with Context(1 << 20) as here, Context(1 << 20) as there:
             a, b = here.new_tensor("f32", nbytes // 4), there.new_tensor("f32", nbytes // 4)
             here.alloc(bench.backend)
-            there.alloc(other.buffer_type)
+            there.alloc(memory)
             a.set(np.zeros(nbytes // 4, np.float32))
             b.set(np.zeros(nbytes // 4, np.float32))
             for key, source, target in ((COPY_FROM, b, a), (COPY_TO, a, b)):
                 taken = _copy_times(bench, source, target, a)
-                bench.keep(key + other.name, (nbytes,), taken, nbytes)
+                bench.keep(key + called, (nbytes,), taken, nbytes)
         if taken[0] > _LONG:
             break  # time is a line by then
 

@@ -17,7 +17,7 @@ from ..trace.split import SplitInput
 from .datasheets import SheetEstimator
 from .estimate import OVERHEAD, Estimator
 from .machine import Machine
-from .sample import COPY_FROM, COPY_TO
+from .sample import COPY_FROM, COPY_TO, PINNED
 from .work import NodeWork, fused_heads, work_of
 
 SURE = 0.9  # the part of cases in which the measured time is in the interval
@@ -26,6 +26,7 @@ _DEVIATIONS = 1.645  # of a normal distribution, for that part
 # makes its products faster or slower for its whole life), and what the samples do not have. With
 # it nine of ten of 60 measurements of five models are in the interval (docs/COST.md).
 _BETWEEN_RUNS = 0.1
+_HOST = "_Host"  # at the end of the names of buffer types whose memory a device has locked
 _UNKNOWN = 3.0  # a node that was not measured takes between nothing and so often its bytes' time
 Interval = tuple[float, float]
 
@@ -98,6 +99,10 @@ class Cost:
     # the same error in every plan that has such work.
     errors: Mapping[tuple[str, str], float]
     unknown_seconds: float  # that the nodes of which nothing was measured may take at most
+    # Seconds between the ends of two such graphs, one directly after the other. Fewer than
+    # `seconds` with several copies of the inputs (parallel, n_copies): the devices then compute
+    # parts of different graphs at the same time, and the busiest one is what all wait for.
+    following: float
     stale: tuple[str, ...] = field(default=())  # why the machine's file may not apply
     assumed: tuple[str, ...] = field(default=())  # what rests on data sheets, in sentences
 
@@ -194,6 +199,8 @@ class _Adder:
         free = [0.0] * len(self.names)  # when each backend is done with what it was given
         host, bounds = 0.0, dict[str, float]()
         ends: dict[int, float] = {}
+        busy = [0.0] * len(self.names)  # what each backend does while the caller goes on
+        caller = 0.0
         at = 0
         ordered = nodes
         for index, record in enumerate(plan.split_records):
@@ -224,10 +231,13 @@ class _Adder:
                 work += seconds
                 _add(mine, node.bound, seconds)
                 variance += (seconds * node.error) ** 2
+            waits = estimator is None or not estimator.device.asynchronous
+            caller += took + (work if waits else 0.0)
+            busy[b] += 0.0 if waits else work
             took += work
             done = max(host, free[b]) + work
             free[b] = ends[b] = done
-            if estimator is None or not estimator.device.asynchronous:
+            if waits:
                 host = done
             error = math.sqrt(variance) / took + _BETWEEN_RUNS if took else 0.0
             splits.append(SplitCost(
@@ -241,6 +251,7 @@ class _Adder:
             self._total_interval(total), _most(bounds), self._coldness_by_name(),
             {(self.names[b], kind): error for (b, kind), error in self.by_key.items()},
             self.unknown,
+            max(caller, *busy) if plan.settings.n_copies > 1 else total,
             self.machine.stale(ggml=plan.settings.upstream, n_threads=_threads_of(plan)),
             self._assumed(),
         )  # fmt: skip
@@ -301,9 +312,11 @@ class _Adder:
         estimate, name = None, ""
         if there is not None and here is not None:
             name = f"{here.device.name} {there.device.name}"
-            estimate = there.copy(COPY_FROM + here.device.name, nbytes) or here.copy(
-                COPY_TO + there.device.name, nbytes
-            )
+            for pinned in (PINNED, "") if self._is_pinned(given, a, b) else ("",):
+                estimate = estimate or (
+                    there.copy(COPY_FROM + here.device.name + pinned, nbytes)
+                    or here.copy(COPY_TO + there.device.name + pinned, nbytes)
+                )
         if estimate is None:
             return CopyCost(id, index, source, to, nbytes, None, 0.0, "unknown", ())
         key = (b, f"copy {name}")
@@ -312,6 +325,14 @@ class _Adder:
             id, index, source, to, nbytes, estimate.seconds, estimate.error, estimate.bound,
             estimate.samples,
         )  # fmt: skip
+
+    def _is_pinned(self, given: SplitInput, a: int, b: int) -> bool:
+        """Whether the host's side of a copy from backend a to b is in memory that a device has
+        locked: a tensor's own, or that of a backend which a program gave such memory."""
+        capture = self.plan.capture
+        own = capture.buft_of(given.tensor.record)
+        bufts = (own if own >= 0 else self.plan.backends[a].buft, self.plan.backends[b].buft)
+        return any(i >= 0 and capture.bufts[i].name.endswith(_HOST) for i in bufts)
 
     def _total_interval(self, total: float) -> Interval:
         """Errors of one kind of work are the same error, those of several kinds are not; all share

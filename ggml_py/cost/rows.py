@@ -146,9 +146,14 @@ def _between(
         share = (i - chosen[right - 1]) / (chosen[right] - chosen[right - 1])
         weights[right - 1] += 1 - share
         weights[right] += share
-    for weight, cost in zip(weights, costs, strict=True):
+    for i, (weight, cost) in enumerate(zip(weights, costs, strict=True)):
+        # Graphs of one prompt may overlap; a generated token waits for the one before.
+        overlap = n_tokens > 1 and cost.seconds > 0
+        part = cost.following / cost.seconds if overlap else 1.0
+        first = float(not i)
+        times = first + (weight - first) * part
         for j, seconds in enumerate((cost.seconds, *cost.interval)):
-            sums[j] += weight * seconds
+            sums[j] += times * seconds
     graphs = tuple((n_tokens, depths[i], c) for i, c in zip(chosen, costs, strict=True))
     errors = added((cost.errors, weight) for weight, cost in zip(weights, costs, strict=True))
     return _Part(sums[0], (sums[1], sums[2]), graphs, errors)

@@ -15,6 +15,7 @@ SPLIT = "split"  # what a backend takes for a split besides its nodes
 COLD_NODE = "cold node"  # what a small node takes more, after others have filled the caches
 WORKING_SET = "working set"  # one matrix of many, by the bytes of all of them
 COPY_FROM, COPY_TO = "copy from ", "copy to "  # + the other device: a tensor of so many bytes
+PINNED = " pinned"  # + behind it: the host's side is memory that the device has locked
 
 
 class Sample(NamedTuple):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -29,6 +30,8 @@ _FLAGS = (
     "repack", "swa_full", "kv_unified", "offload_kqv", "op_offload", "cpu_moe", "no_host",
 )  # fmt: skip
 _INT_MAX = (1 << 31) - 1  # the largest number that llama.cpp can hold
+
+log = logging.getLogger("ggml_py")
 
 MAX_SEQ = 256  # sequences: LLAMA_MAX_SEQ
 PAD = 256  # cells: llama.cpp pads the context to this
@@ -94,10 +97,15 @@ class Options:
 
 def checked(asked: Mapping[str, Any]) -> Options:
     """Checks the arguments of `load`, given by name. Raises `ModelError` and TypeError."""
-    asked = with_defaults(asked)
+    n_ubatch, asked = asked["n_ubatch"], with_defaults(asked)
     if isinstance(asked["flash_attn"], bool):
         asked["flash_attn"] = "on" if asked["flash_attn"] else "off"
     _check_numbers(asked)
+    if n_ubatch is not None and n_ubatch > asked["n_batch"]:
+        log.warning(
+            "n_ubatch=%d (-ub) is more than n_batch=%d (-b): as in llama.cpp it becomes %d",
+            n_ubatch, asked["n_batch"], asked["n_batch"],
+        )  # fmt: skip
     for name, choices in _CHOICES.items():
         if asked[name] not in choices:
             raise ModelError(f"{name}={asked[name]!r}: expected one of {', '.join(choices)}")

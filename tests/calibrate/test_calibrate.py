@@ -4,6 +4,7 @@ import importlib
 
 import numpy as np
 import pytest
+import rpc_net
 
 import ggml_py as ggml
 from ggml_py.boundary.ffi import BUILD
@@ -122,3 +123,24 @@ def test_others_are_counted_and_this_process_is_not():
     for _ in range(30):
         a = a @ np.eye(600)
     assert 0 <= busy.others() < 64
+
+
+@pytest.mark.thorough("long")
+def test_the_times_of_a_server_are_those_of_its_computing():
+    """An RPC server computes after it was told to: a call that returns has only told it."""
+    with rpc_net.server(1) as process:
+        found = calibrate([f"rpc:{process.endpoint}", "CPU"], 1, seconds=25.0, types=("f32",))
+    server, cpu = found.devices
+    assert server.name.startswith("RPC") and server.asynchronous
+
+    def usual(device, key):
+        return {s.at: s.usual for s in device.samples if s.key == key}
+
+    there, here = usual(server, "MUL_MAT f32"), usual(cpu, "MUL_MAT f32 CPU_Mapped")
+    both = sorted({*there} & {*here})
+    assert (512.0, 768.0 * 768.0) in both
+    for at in both:
+        if at[0] * at[1] > 1e7:  # beyond what the network takes
+            assert 1 / 8 < there[at] / here[at] < 8, at
+    copies = usual(server, "copy from CPU")
+    assert copies[256.0] > 1e-6 and copies[1 << 25] > 5 * copies[256.0]

@@ -8,9 +8,13 @@ import time
 
 import pytest
 from cli_runs import BLOCKED, COMMAND, fails, ok, run
+from measured import knows_all
 
 from ggml_py import llama
+from ggml_py.boundary.ffi import BUILD
+from ggml_py.calibrate.describe import processor
 from ggml_py.cost import Machine
+from ggml_py.models import load
 from ggml_py.models.synthetic import LlamaSpec, write_llama
 
 pytestmark = pytest.mark.thorough("long", quick=3)
@@ -18,10 +22,13 @@ pytestmark = pytest.mark.thorough("long", quick=3)
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """m.gguf, a model; machine.json, of one thread, measured for a few seconds."""
+    """m.gguf, a model; machine.json, of one thread, which knows its work."""
     path = tmp_path_factory.mktemp("cost")
     write_llama(path / "m.gguf", LlamaSpec(n_layer=2, n_vocab=512))
-    ok("calibrate", "-d", "CPU", "-t", 1, "--seconds", 20, "-o", path / "machine.json")
+    with load(path / "m.gguf", program="bench", n_ctx=512, n_threads=1) as model:
+        plans = [model.plan(n, past) for n in (1, 4, 64, 128) for past in (0, 256)]
+    ours = {"ggml": BUILD["ggml_version"], "build": BUILD["key"], "processor": processor()}
+    knows_all(plans, **ours).save(path / "machine.json")
     return path
 
 
@@ -87,9 +94,16 @@ def test_a_run_is_compared_node_by_node(folder):
     assert all(node["measured"] > 0 for node in data["nodes"])
 
 
-def test_it_is_about_as_fast_as_predicted(folder):
+@pytest.mark.thorough("long")
+def test_it_is_about_as_fast_as_predicted(folder, tmp_path):
     """Not how exact predictions are (benchmarks/cost_error.py): that they are about this."""
-    predicted = rows(folder, "-p", "0", "-n", "16")["rows"][0]["tokens_per_second"]
+    measured = tmp_path / "machine.json"
+    ok("calibrate", "-d", "CPU", "-t", 1, "--types", "f32,q4_0", "-o", measured)
+    done = json.loads(ok("cost", folder / "m.gguf", "--machine", measured, "-d", "CPU", "-t", 1,
+                         "-p", 0, "-n", 16, "--json"))  # fmt: skip
+    (row,) = done["rows"]
+    assert row["unknown_nodes"] == 0
+    predicted = row["tokens_per_second"]
     with llama.open(folder / "m.gguf", n_threads=1) as model:
         model.eval([1])
         start = time.perf_counter()
@@ -149,3 +163,13 @@ def test_a_device_that_is_not_there_is_named(tmp_path):
     error = run("calibrate", "-d", "CUDA7", "-o", tmp_path / "x.json")
     assert error.returncode == 1 and "CUDA7" in error.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+def test_without_a_machine_it_says_what_makes_one(folder):
+    error = fails("cost", folder / "m.gguf", code=2)
+    assert "cost needs --machine FILE, which `ggml-py calibrate -o FILE` writes" in error
+
+
+def test_types_that_are_not_there_are_refused(tmp_path):
+    error = fails("calibrate", "-d", "CPU", "--types", "q9", "-o", tmp_path / "x.json", code=2)
+    assert "--types q9: type 'q9': expected one of" in error

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-
 import pytest
 from drawn_plans import HOSTILE, llama, ran, smallest, waited_late
 from page_driver import EVERY, click, details, matches, picked, shown, until
@@ -12,9 +10,6 @@ import ggml_py as ggml
 from ggml_py.export import rows
 from ggml_py.export.palette import COLORS, contrast
 
-BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
-sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright: .[test-all]")
-pytestmark = pytest.mark.skipif(BROWSER is None, reason="needs chromium: apt-get install chromium")
 
 @pytest.fixture(scope="module")
 def made(plans):
@@ -49,36 +44,10 @@ def files(made, tmp_path_factory):
     return path
 
 
-@pytest.fixture(scope="module")
-def browser():
-    with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
-        yield browser
-        browser.close()
-
-
 @pytest.fixture
-def open_page(files, browser):
-    """Opens the page of a plan; nothing may go wrong in it, and nothing may be asked for."""
-    wrong, contexts = [], []
-
-    def opened(name, width=1440, height=900, **settings):
-        path = files(name)
-        context = browser.new_context(viewport={"width": width, "height": height}, **settings)
-        contexts.append(context)
-        page = context.new_page()
-        page.set_default_timeout(10_000)
-        page.on("pageerror", lambda error: wrong.append(str(error)))
-        page.on("console", lambda message: wrong.append(message.text))
-        page.on("dialog", lambda dialog: wrong.append(dialog.message))
-        page.on("request", lambda r: r.url == path.as_uri() or wrong.append(r.url))
-        page.goto(path.as_uri())
-        return page
-
-    yield opened
-    for context in contexts:
-        context.close()
-    assert wrong == []
+def open_page(files, open_file):
+    """Opens the page of a plan."""
+    return lambda name, **settings: open_file(files(name), **settings)
 
 
 def test_the_first_glance_tells_what_is_wrong(made, open_page):

@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import shutil
-
 import pytest
 from drawn_plans import HOSTILE, llama
 
 from ggml_py.export.memory_page import page as render
-
-BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
-sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright: .[test-all]")
-pytestmark = pytest.mark.skipif(BROWSER is None, reason="needs chromium: apt-get install chromium")
 
 # The middle of a tensor's block on the screen.
 PLACE = """id => {
@@ -24,36 +18,16 @@ PLACE = """id => {
 }"""
 
 
-@pytest.fixture(scope="module")
-def browser():
-    with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
-        yield browser
-        browser.close()
-
-
 @pytest.fixture
-def opened(browser, tmp_path):
-    """Opens a plan's page; nothing may go wrong in it, and nothing may be asked for."""
-    wrong, contexts = [], []
+def opened(open_file, tmp_path):
+    """Opens a plan's page."""
 
     def opened(plan, **settings):
         path = tmp_path / "memory.html"
         path.write_text(render(plan.memory), encoding="utf-8")
-        context = browser.new_context(viewport={"width": 1300, "height": 800}, **settings)
-        contexts.append(context)
-        page = context.new_page()
-        page.on("pageerror", lambda error: wrong.append(str(error)))
-        page.on("console", lambda message: wrong.append(message.text))
-        page.on("dialog", lambda dialog: wrong.append(dialog.message))
-        page.on("request", lambda r: r.url == path.as_uri() or wrong.append(r.url))
-        page.goto(path.as_uri())
-        return page
+        return open_file(path, **{"width": 1300, "height": 800, **settings})
 
-    yield opened
-    for context in contexts:
-        context.close()
-    assert wrong == []
+    return opened
 
 
 def test_it_begins_at_the_peak_of_the_first_buffer(opened):

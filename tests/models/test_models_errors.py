@@ -251,6 +251,14 @@ def test_devices(path):
         assert [b.name for b in model.placement.backends] == ["CPU"]
 
 
+def test_a_ubatch_beyond_the_batch_is_said(path, caplog):
+    with caplog.at_level(logging.WARNING, "ggml_py"), load(path, n_batch=64) as model:
+        assert model.n_ubatch == 64 and caplog.text == ""  # 512 is only the default
+    with caplog.at_level(logging.WARNING, "ggml_py"), load(path, n_batch=64, n_ubatch=128) as model:
+        assert model.n_ubatch == 64
+    assert "n_ubatch=128 (-ub) is more than n_batch=64 (-b): as in llama.cpp" in caplog.text
+
+
 def test_layers_for_a_gpu_that_is_not_there(path, caplog):
     with caplog.at_level(logging.WARNING, "ggml_py"), load(path, n_gpu_layers=9) as model:
         model.eval(PROMPT)

@@ -24,7 +24,7 @@ def device(name, *samples, type="GPU", asynchronous=False):
     return MeasuredDevice(name, name, type, asynchronous, tuple(samples), "")
 
 
-def knows_all(plans, n_threads=1, gflops=20.0, gbps=10.0):
+def knows_all(plans, n_threads=1, gflops=20.0, gbps=10.0, **described):
     """A machine whose CPU has times for all work of these plans, by its operations and bytes."""
     empty = machine(n_threads=n_threads)
     works = {}
@@ -37,4 +37,4 @@ def knows_all(plans, n_threads=1, gflops=20.0, gbps=10.0):
                bytes=int(w.bytes / w.times), flops=int(w.flops / w.times))
         for (key, at), w in works.items()
     ]  # fmt: skip
-    return machine(*samples, n_threads=n_threads)
+    return machine(*samples, n_threads=n_threads, **described)

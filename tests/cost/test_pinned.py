@@ -1,0 +1,63 @@
+"""Copies from and to host memory that a device has locked have times of their own."""
+
+import pytest
+from measured import device, machine, sample
+
+import ggml_py as ggml
+from ggml_py.calibrate.bench import Bench
+from ggml_py.calibrate.overheads import measure_split
+
+PLAIN, PINNED = 2e-3, 1e-3
+
+
+@pytest.fixture(scope="module")
+def card():
+    with ggml.sim_device("locks", host_buffer=True, offload_min_batch=1) as made:
+        yield made
+
+
+def copies(pinned=True):
+    found = []
+    for key, seconds in (("copy from CPU", PLAIN), ("copy from CPU pinned", PINNED)):
+        if pinned or "pinned" not in key:
+            found += [sample(key, (n,), seconds) for n in (1, 1 << 24)]
+    return found
+
+
+def offloaded(card, memory):
+    """The plan of a product on the card, whose weight is in that memory of the host."""
+    gpu, cpu = card.init(), ggml.device("CPU").init(n_threads=1)
+    weights, context = ggml.Context(), ggml.Context()
+    w = weights.new_tensor("f32", 64, 64, name="w")
+    weights.alloc(memory, usage="weights")
+    x = context.new_tensor("f32", 64, 8, name="x")
+    x.set_input()
+    graph = context.new_graph()
+    graph.build_forward_expand(context.mul_mat(w, x))
+    return ggml.Scheduler([gpu, cpu]).plan(graph)
+
+
+def seconds_of_the_weight(plan, samples):
+    cost = plan.cost(machine(more=(device("locks", *samples),)))
+    return next(c.seconds for c in cost.copies if plan.tensor(c.tensor).name == "w")
+
+
+def test_a_weight_in_locked_memory_has_that_time(card):
+    pinned = offloaded(card, card.host_buffer_type)
+    plain = offloaded(card, ggml.device("CPU").buffer_type)
+    assert seconds_of_the_weight(pinned, copies()) == PINNED
+    assert seconds_of_the_weight(plain, copies()) == PLAIN
+
+
+def test_without_such_samples_it_has_the_usual_time(card):
+    pinned = offloaded(card, card.host_buffer_type)
+    assert seconds_of_the_weight(pinned, copies(pinned=False)) == PLAIN
+
+
+def test_both_are_measured_in_both_directions(card):
+    with Bench(card, 1, pace=0.02) as bench:
+        for _ in measure_split(bench, (ggml.device("CPU"),)):
+            break
+    keys = {s.key for s in bench.samples}
+    memories = ("", " pinned")
+    assert keys == {f"copy {way} CPU{memory}" for way in ("from", "to") for memory in memories}
