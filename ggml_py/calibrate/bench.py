@@ -30,7 +30,9 @@ Steps = Generator[None, None, None]  # measurements: the caller may end them bet
 LEAST, MOST = 5, 400  # repetitions of a measurement
 _LONG, _FEW = 0.05, 3  # seconds of a compute, from which on so many repetitions are enough
 _ALONE, _ALONE_BOTH = 0.97, 0.88  # of its cores' time that computes must have had to count
-_CHUNK_S = 0.02  # seconds in which that is counted
+# Seconds in which that is counted. Linux counts the time of other threads only at its ticks, of up
+# to 10 ms each.
+_CHUNK_S, _CHUNK_BOTH_S = 0.02, 0.06
 _PATIENCE = 3  # times as long as it would take alone, before disturbed repetitions count after all
 _SPARE = 1 << 12  # bytes: some devices lay tensors out with more than they have
 _KEPT = 25  # repetitions that a sample keeps
@@ -154,7 +156,7 @@ class Bench:
         disturbed: list[float] = []
         end = clock() + _PATIENCE * max(seconds * self.pace, n * once)
         while len(alone) < n and (clock() < end or len(alone) + len(disturbed) < least):
-            long = int(_CHUNK_S / once) + 1
+            long = int((_CHUNK_S if self.n_threads == 1 else _CHUNK_BOTH_S) / once) + 1
             chunk = self._chunk(graph, min(n - len(alone), long) if self.n_threads == 1 else long)
             (alone if self._was_alone(chunk) else disturbed).extend(chunk.seconds)
         self.n_alone += len(alone)
@@ -191,7 +193,7 @@ class Bench:
 
     def _was_alone(self, chunk: _Chunk) -> bool:
         """Whether nobody took the cores meanwhile. Threads that wait for others spin, so all are
-        busy until the graph is done. Linux counts the time of other threads only now and then."""
+        busy until the graph is done."""
         if not self.is_cpu:
             return True
         return chunk.cores >= self.n_threads * (_ALONE if self.n_threads == 1 else _ALONE_BOTH)

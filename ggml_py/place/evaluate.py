@@ -28,7 +28,7 @@ GRAPHS = 2  # of one size that are planned at most: time is nearly a line betwee
 
 
 @dataclass(frozen=True)
-class Part:
+class WorkloadTime:
     """One workload, predicted. Of several sequences the rows are those of one."""
 
     workload: Workload
@@ -57,7 +57,7 @@ class Way:
     """One way to run the model, with what was found out about it."""
 
     flags: Flags
-    parts: tuple[Part, ...]
+    parts: tuple[WorkloadTime, ...]
     memory: tuple[MemoryRow, ...]
     lacks: Mapping[str, int]  # bytes by device, that it has too little of
     refused: str = ""  # why llama.cpp does not run the model like this
@@ -194,7 +194,7 @@ class Evaluator:
                 name: max(free - self.reserve, 0) for name, (free, total) in known.items() if total
             }
 
-    def _part(self, model: LlamaModel, machine: Machine, work: Workload) -> Part:
+    def _part(self, model: LlamaModel, machine: Machine, work: Workload) -> WorkloadTime:
         def plan(n_tokens: int, n_past: int) -> Plan:
             self.n_plans += 1
             return model.plan(n_tokens, n_past)
@@ -211,4 +211,4 @@ class Evaluator:
         if work.n_gen:
             depth = work.n_depth + work.n_prompt
             gen = gen_row(together, machine, work.n_gen, depth, GRAPHS)
-        return Part(work, prompt, gen)
+        return WorkloadTime(work, prompt, gen)

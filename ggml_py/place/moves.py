@@ -14,7 +14,7 @@ _TENTHS = 10
 
 
 @dataclass(frozen=True)
-class Facts:
+class Choices:
     """What there is to choose from."""
 
     n_layer: int
@@ -24,46 +24,46 @@ class Facts:
     cache_types: tuple[str, ...]  # that are allowed
 
 
-Axis = Callable[[Facts, Flags], Iterator[Flags]]
+Axis = Callable[[Choices, Flags], Iterator[Flags]]
 
 
 # --- far apart
 
 
-def _threads(facts: Facts, now: Flags) -> Iterator[Flags]:
-    return (now.but(n_threads=n) for n in facts.threads)
+def _threads(choices: Choices, now: Flags) -> Iterator[Flags]:
+    return (now.but(n_threads=n) for n in choices.threads)
 
 
-def _layers(facts: Facts, now: Flags) -> Iterator[Flags]:
-    return (now.but(n_gpu_layers=n) for n in (-1, *_steps(facts))) if facts.gpus else iter(())
+def _layers(choices: Choices, now: Flags) -> Iterator[Flags]:
+    return (now.but(n_gpu_layers=n) for n in (-1, *_steps(choices))) if choices.gpus else iter(())
 
 
-def _experts(facts: Facts, now: Flags) -> Iterator[Flags]:
-    some = facts.gpus and facts.n_expert
-    return (now.but(n_cpu_moe=n) for n in (*_steps(facts), facts.n_layer) if some)
+def _experts(choices: Choices, now: Flags) -> Iterator[Flags]:
+    some = choices.gpus and choices.n_expert
+    return (now.but(n_cpu_moe=n) for n in (*_steps(choices), choices.n_layer) if some)
 
 
-def _dense(facts: Facts, now: Flags) -> Iterator[Flags]:
-    return _group(facts, now, DENSE)
+def _dense(choices: Choices, now: Flags) -> Iterator[Flags]:
+    return _group(choices, now, DENSE)
 
 
-def _attention(facts: Facts, now: Flags) -> Iterator[Flags]:
-    return _group(facts, now, ATTENTION)
+def _attention(choices: Choices, now: Flags) -> Iterator[Flags]:
+    return _group(choices, now, ATTENTION)
 
 
-def _group(facts: Facts, now: Flags, group: str) -> Iterator[Flags]:
-    return (_with_group(now, group, n) for n in (*_steps(facts), facts.n_layer) if facts.gpus)
+def _group(choices: Choices, now: Flags, group: str) -> Iterator[Flags]:
+    return (_with_group(now, group, n) for n in (*_steps(choices), choices.n_layer) if choices.gpus)
 
 
-def _switches(facts: Facts, now: Flags) -> Iterator[Flags]:
-    if facts.gpus:
+def _switches(choices: Choices, now: Flags) -> Iterator[Flags]:
+    if choices.gpus:
         yield now.but(offload_kqv=not now.offload_kqv)
         yield now.but(op_offload=not now.op_offload)
 
 
-def _between_gpus(facts: Facts, now: Flags) -> Iterator[Flags]:
+def _between_gpus(choices: Choices, now: Flags) -> Iterator[Flags]:
     """How several GPUs share the layers."""
-    n = len(facts.gpus)
+    n = len(choices.gpus)
     if n <= 1:
         return
     for i in range(n):
@@ -79,42 +79,42 @@ def _between_gpus(facts: Facts, now: Flags) -> Iterator[Flags]:
         yield layer.but(tensor_split=share)
 
 
-def _batches(_facts: Facts, now: Flags) -> Iterator[Flags]:
+def _batches(_choices: Choices, now: Flags) -> Iterator[Flags]:
     most = now.n_batch or _N_BATCH
     return (now.but(n_ubatch=n) for n in _UBATCHES if n <= most)
 
 
-def _flash(_facts: Facts, now: Flags) -> Iterator[Flags]:
+def _flash(_choices: Choices, now: Flags) -> Iterator[Flags]:
     return (now.but(flash_attn=word) for word in ("on", "off"))
 
 
-def _cache_types(facts: Facts, now: Flags) -> Iterator[Flags]:
-    return (now.but(type_k=t, type_v=t) for t in facts.cache_types)
+def _cache_types(choices: Choices, now: Flags) -> Iterator[Flags]:
+    return (now.but(type_k=t, type_v=t) for t in choices.cache_types)
 
 
 # --- near
 
 
-def _near_layers(facts: Facts, now: Flags) -> Iterator[Flags]:
-    last = facts.n_layer
+def _near_layers(choices: Choices, now: Flags) -> Iterator[Flags]:
+    last = choices.n_layer
     n = now.n_gpu_layers if 0 <= now.n_gpu_layers <= last else last + 1
-    steps = _near(facts) if facts.gpus else ()
+    steps = _near(choices) if choices.gpus else ()
     return (now.but(n_gpu_layers=n + d) for d in steps if 0 <= n + d <= last)
 
 
-def _near_experts(facts: Facts, now: Flags) -> Iterator[Flags]:
-    n, steps = now.n_cpu_moe, _near(facts) if facts.gpus and facts.n_expert else ()
-    return (now.but(n_cpu_moe=n + d) for d in steps if 0 <= n + d <= facts.n_layer)
+def _near_experts(choices: Choices, now: Flags) -> Iterator[Flags]:
+    n, steps = now.n_cpu_moe, _near(choices) if choices.gpus and choices.n_expert else ()
+    return (now.but(n_cpu_moe=n + d) for d in steps if 0 <= n + d <= choices.n_layer)
 
 
-def _near_groups(facts: Facts, now: Flags) -> Iterator[Flags]:
+def _near_groups(choices: Choices, now: Flags) -> Iterator[Flags]:
     for group, n in now.groups:
-        for d in _near(facts):
-            if 0 <= n + d <= facts.n_layer:
+        for d in _near(choices):
+            if 0 <= n + d <= choices.n_layer:
                 yield _with_group(now, group, n + d)
 
 
-def _near_shares(_facts: Facts, now: Flags) -> Iterator[Flags]:
+def _near_shares(_choices: Choices, now: Flags) -> Iterator[Flags]:
     if len(now.tensor_split) <= 1:
         return
     first, second, *rest = now.tensor_split
@@ -130,13 +130,13 @@ AXES: Sequence[Axis] = (
 )  # fmt: skip
 
 
-def _steps(facts: Facts) -> Sequence[int]:
+def _steps(choices: Choices) -> Sequence[int]:
     """Numbers of layers from 0, some apart."""
-    return range(0, facts.n_layer + 1, max(facts.n_layer // _COARSE, 1))
+    return range(0, choices.n_layer + 1, max(choices.n_layer // _COARSE, 1))
 
 
-def _near(facts: Facts) -> tuple[int, ...]:
-    half = max(facts.n_layer // _COARSE // 2, 1)
+def _near(choices: Choices) -> tuple[int, ...]:
+    half = max(choices.n_layer // _COARSE // 2, 1)
     return tuple(sorted({-half, -1, 1, half}))
 
 

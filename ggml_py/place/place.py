@@ -8,13 +8,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ..boundary.ffi import BUILD
+from ..calibrate.describe import processor
 from ..cost.machine import Machine
 from ..errors import AllocError, ModelError
 from ..llama import Fit
 from .evaluate import Evaluator, Way
 from .flags import Flags, server_line
 from .measure import Measured, noise
-from .moves import Facts
+from .moves import Choices
 from .search import search
 from .verdict import Verdict, judge, reason
 from .workload import Workload
@@ -128,12 +130,12 @@ def place(
             f"files of {have}): run `ggml-py calibrate -t {mine.n_threads}`"
         )
     with evaluator.opened(mine) as opened:  # raises for what the user gave
-        facts = _facts(opened, measured, cache_types)
-    fitted = _fit(evaluator, mine, reserve) if facts.gpus else None
+        choices = _choices(opened, measured, cache_types)
+    fitted = _fit(evaluator, mine, reserve) if choices.gpus else None
     starts = [mine, *([fitted] if fitted else [])]
-    if facts.gpus:
+    if choices.gpus:
         starts += [mine.but(n_gpu_layers=n) for n in (-1, 0)]
-    found = search(evaluator, facts, starts, plans, seconds, progress)
+    found = search(evaluator, choices, starts, plans, seconds, progress)
     before = evaluator.way(mine)
     quickest = [way for way in found.ways if way.usable][:_SHOWN]
     best = [found.best] if found.best else []
@@ -141,7 +143,7 @@ def place(
     beside = evaluator.way(fitted) if fitted else None
     verdict = judge(before, found.best, _spread(measured))
     return Placement(
-        os.fspath(model), tuple(devices), evaluator.n_ctx, evaluator.n_parallel, facts.n_layer,
+        os.fspath(model), tuple(devices), evaluator.n_ctx, evaluator.n_parallel, choices.n_layer,
         reserve, verdict, before, beside, ways, len(found.ways), evaluator.n_plans,
         found.ended, _doubts(measured),
     )  # fmt: skip
@@ -156,9 +158,9 @@ def _by_threads(machines: Sequence[Machine]) -> dict[int, Machine]:
     return found
 
 
-def _facts(model: Any, machines: Mapping[int, Machine], cache_types: Sequence[str]) -> Facts:
+def _choices(model: Any, machines: Mapping[int, Machine], cache_types: Sequence[str]) -> Choices:
     gpus = tuple(d.name for d in model.devices if d.name not in _CPU and d.type.name != "ACCEL")
-    return Facts(model.n_layer, model.n_expert, gpus, tuple(sorted(machines)), tuple(cache_types))
+    return Choices(model.n_layer, model.n_expert, gpus, tuple(sorted(machines)), tuple(cache_types))
 
 
 def _fit(evaluator: Evaluator, given: Flags, reserve: int) -> Flags | None:
@@ -186,6 +188,10 @@ def _spread(machines: Mapping[int, Machine]) -> float:
 
 
 def _doubts(machines: Mapping[int, Machine]) -> tuple[str, ...]:
+    """What may be wrong with the calibrations, or with using them here."""
+    here = {"ggml": BUILD["ggml_version"], "build": BUILD["key"], "processor": processor()}
     return tuple(
-        f"{n} thread{'s' * (n != 1)}: {doubt}" for n, m in machines.items() for doubt in m.doubts
+        f"{n} thread{'s' * (n != 1)}: {doubt}"
+        for n, machine in machines.items()
+        for doubt in (*machine.stale(**here), *machine.doubts)
     )

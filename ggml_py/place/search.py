@@ -10,14 +10,14 @@ from typing import NamedTuple
 
 from .evaluate import Evaluator, Way
 from .flags import Flags
-from .moves import AXES, Facts
+from .moves import AXES, Choices
 
 _FROM = 2  # starts that the search goes on from
 _GAIN = 1e-3  # part of the time that a step must save
 _NOTHING = 5e-3  # part of the time that is not worth another flag
 
 
-class Found(NamedTuple):
+class SearchResult(NamedTuple):
     """The ways that were tried, the quickest first, and why the search ended."""
 
     best: Way | None  # the quickest, without changes that hardly help; None if none is usable
@@ -32,12 +32,12 @@ class _Spent(Exception):
 
 def search(
     evaluator: Evaluator,
-    facts: Facts,
+    choices: Choices,
     starts: Iterable[Flags],
     plans: int,
     seconds: float | None = None,
     progress: Callable[[float], object] = lambda _share: None,
-) -> Found:
+) -> SearchResult:
     """Tries ways from each start, until so many graphs were planned or so much time has passed.
     What is refused, does not fit or has no known time is tried, and never chosen."""
     tried: dict[Flags, Way] = {}
@@ -58,12 +58,12 @@ def search(
     try:
         begun = [look(flags) for flags in dict.fromkeys(starts)]
         for way in sorted(begun, key=_order)[:_FROM]:
-            _climb(way, facts, look)
+            _climb(way, choices, look)
         best = _simplest(min(tried.values(), key=_order), begun[0].flags, look)
     except _Spent as spent:
         ended = str(spent)
     best = best or min(tried.values(), key=_order)
-    return Found(
+    return SearchResult(
         best if best.usable else None,
         tuple(sorted(tried.values(), key=_order)),
         evaluator.n_plans - first,
@@ -71,12 +71,12 @@ def search(
     )
 
 
-def _climb(way: Way, facts: Facts, look: Callable[[Flags], Way]) -> Way:
+def _climb(way: Way, choices: Choices, look: Callable[[Flags], Way]) -> Way:
     """The best way that is reached by steps of one option each."""
     while True:
         before = way
         for axis in AXES:
-            tried = [look(flags) for flags in axis(facts, way.flags)]
+            tried = [look(flags) for flags in axis(choices, way.flags)]
             better = min(tried, key=_order, default=way)
             quicker = better.usable and better.seconds < way.seconds * (1 - _GAIN)
             if quicker or _order(better)[:2] < _order(way)[:2]:

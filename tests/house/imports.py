@@ -38,7 +38,8 @@ FLOORS = (
     ("releases",),
     ("llama",),
     ("models", "train"),
-    ("conformance", "calibrate", "place"),
+    ("conformance", "calibrate"),
+    ("place",),
     ("cli", "pytest_plugin", "__main__"),
 )
 PLAIN = ("trace", "memory", "cost", "export", "sim.profiles")  # usable without the native library

@@ -10,7 +10,7 @@ from ggml_py import llama
 from ggml_py.models.synthetic import LlamaSpec, write_llama
 from ggml_py.place import Flags, Workload, place
 from ggml_py.place.evaluate import Evaluator
-from ggml_py.place.moves import AXES, Facts
+from ggml_py.place.moves import AXES, Choices
 
 CARD = "sim:gpu0,profile=rtx4090,memory=8G"
 WORK = (Workload(64, 16),)
@@ -149,9 +149,9 @@ def test_flags_whose_time_is_not_known_are_kept(model, slow_cpu):
 
 def test_words_mean_what_the_flags_do(model):
     """Upstream's own parser reads the command line that is printed."""
-    facts = Facts(N_LAYER, 0, ("gpu0",), (1, 2), ("q8_0", "f16"))
+    choices = Choices(N_LAYER, 0, ("gpu0",), (1, 2), ("q8_0", "f16"))
     start = Flags(n_threads=1, n_gpu_layers=2)
-    tried = dict.fromkeys(flags for axis in AXES for flags in axis(facts, start))
+    tried = dict.fromkeys(flags for axis in AXES for flags in axis(choices, start))
     evaluator = Evaluator(model, (CARD, "CPU"), {1: machine(), 2: machine(n_threads=2)}, WORK,
                           256, 0)  # fmt: skip
     for flags in [start, *tried]:
