@@ -67,6 +67,7 @@ class Bench:
         self.scheduler = Scheduler(self.backends, graph_size=8192, op_offload=False)
         self._handles.insert(0, self.scheduler)
         self.samples: list[Sample] = []
+        self._index: dict[tuple[str, tuple[float, ...]], int] = {}
         self.n_alone = self.n_disturbed = 0  # repetitions
         self._mapped: tuple[str, int, Mapped] | None = None
         self._buffers: list[Buffer] = []
@@ -226,12 +227,20 @@ class Bench:
     def keep(
         self, key: str, at: Iterable[float], seconds: list[float], n_bytes: int = 0, flops: int = 0
     ) -> Sample:
-        """Keeps a sample, with repetitions spread evenly if there are many."""
+        """Keeps a sample, with repetitions spread evenly if there are many. What was measured
+        before is measured again in other memory: then the sample has the repetitions of both."""
         step = max(len(seconds) / _KEPT, 1.0)
         kept = sorted(seconds) if step > 1 else seconds
         kept = [kept[int(i * step)] for i in range(min(len(kept), _KEPT))]
         sample = Sample(key, tuple(map(float, at)), tuple(kept), n_bytes, flops)
-        self.samples.append(sample)
+        index = self._index.setdefault((sample.key, sample.at), len(self.samples))
+        if index < len(self.samples):
+            before = self.samples[index]
+            sample = self.samples[index] = before._replace(
+                seconds=(*before.seconds, *sample.seconds)
+            )
+        else:
+            self.samples.append(sample)
         return sample
 
 

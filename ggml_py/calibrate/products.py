@@ -17,8 +17,8 @@ from .weights import MAPPED, OWN, matrices, places_of
 # (k, m) of matrices: small ones of attention, usual ones, and one beyond most caches.
 SIZES = ((512, 128), (768, 768), (2048, 1024), (2048, 6144))
 WIDE_SIZES = ((768, 768), (2048, 2048))
-WIDTHS = (2, 4, 8, 32, 128, 512)
-_FEW_WIDTHS = (8, 128, 512)  # of weights in the mapped file, if the device repacks their type
+WIDTHS = (2, 4, 8, 32, 512)  # time is a line beyond some tens
+_FEW_WIDTHS = (8, 512)  # of weights in the mapped file, if the device repacks their type
 _EXPERT_SIZES = ((512, 512), (1024, 1536))
 _SECONDS = 0.05
 
@@ -30,14 +30,16 @@ def measure_type(bench: Bench, type_: str, cold: int, cache: int) -> Steps:
     for where in places:
         usual = where == places[-1]  # otherwise only weights are there that cannot be repacked
         for k, m in SIZES:
+            if usual:
+                with matrices(bench, type_, (k, m), cold, where) as weights:
+                    _one_column(bench, weights, cache)
             with matrices(bench, type_, (k, m), cold, where) as weights:
-                _product(bench, weights, 1)
-                few = weights[: cache // weights[0].nbytes]
-                if few:
-                    _product(bench, few * max(64 // len(few), 1), 1, suffix=HOT)
+                _one_column(bench, weights, cache)
                 if (k, m) in WIDE_SIZES:
                     for n in WIDTHS if usual else _FEW_WIDTHS:
                         _product(bench, weights[: _enough(k * m * n)], n)
+                elif usual and (k, m) == SIZES[-1]:
+                    _product(bench, weights[:1], WIDTHS[-1])
             yield
         if not usual:
             continue
@@ -48,19 +50,30 @@ def measure_type(bench: Bench, type_: str, cold: int, cache: int) -> Steps:
         yield
 
 
+def _one_column(bench: Bench, weights: Sequence[Tensor], cache: int) -> None:
+    """Products with one column, which wait for memory: where that lies makes them faster or slower
+    for as long as it is used, so they are measured in several places."""
+    _product(bench, weights, 1, seconds=_SECONDS / 2)
+    few = weights[: cache // weights[0].nbytes]
+    if few:
+        _product(bench, few * max(64 // len(few), 1), 1, HOT, _SECONDS / 2)
+
+
 def _enough(work: int) -> int:
     """How many products make a graph that takes some milliseconds."""
     return int(min(max(5e8 // work, 1), 200))
 
 
-def _product(bench: Bench, weights: Sequence[Tensor], n: int, suffix: str = "") -> bool:
+def _product(
+    bench: Bench, weights: Sequence[Tensor], n: int, suffix: str = "", seconds: float = _SECONDS
+) -> bool:
     """One sample; False if the device does not compute it."""
     with Context(64 << 20) as context:
         x = context.new_tensor("f32", weights[0].ne[0], n)
         graph = context.new_graph(8192)
         for weight in weights:
             graph.build_forward_expand(context.mul_mat(weight, x))
-        ok = bench.sample(graph, {x: _random(n, x.ne[0])}, len(weights), _SECONDS, suffix)
+        ok = bench.sample(graph, {x: _random(n, x.ne[0])}, len(weights), seconds, suffix)
         bench.scheduler.reset()
         return ok is not None
 
