@@ -19,7 +19,7 @@ from .shared.options import (
 from .shared.predicted import load_machine
 
 if TYPE_CHECKING:
-    from ..place import Placement, Way, Workload
+    from ..place import Placed, Way, Workload
     from ..place.measure import Measured
 
 _MEASURED = 3  # of the quickest ways, beside the given one
@@ -140,8 +140,8 @@ def _workloads(
 
 
 def _measured(
-    found: Placement, program: str, work: list[Workload], devices: Any, rounds: int, quiet: bool
-) -> Placement:
+    found: Placed, program: str, work: list[Workload], devices: Any, rounds: int, quiet: bool
+) -> Placed:
     from pathlib import Path
 
     from ..place.measure import measure
@@ -155,7 +155,7 @@ def _measured(
         )
 
 
-def _show(found: Placement) -> None:
+def _show(found: Placed) -> None:
     click.echo(found.verdict.text)
     if found.verdict.reason:
         click.echo(f"why: {found.verdict.reason}")
@@ -196,14 +196,14 @@ def _rates(way: Way, phase: str) -> str:
     return f"{rate:.1f} ({low:.0f} to {high:.0f})"
 
 
-def _assumed(found: Placement) -> list[str]:
+def _assumed(found: Placed) -> list[str]:
     rows = [row for part in found.chosen.parts for row in (part.prompt, part.gen) if row]
     return list(
         {said: None for row in rows for _n, _p, cost in row.graphs for said in cost.assumed}
     )
 
 
-def _bench_line(found: Placement, way: Way) -> str:
+def _bench_line(found: Placed, way: Way) -> str:
     from ..place.measure import NAME, bench_line
 
     work = way.parts[0].workload if way.parts else None
@@ -212,7 +212,7 @@ def _bench_line(found: Placement, way: Way) -> str:
     return shlex.join(bench_line(NAME, found.model, way, work, found.devices, found.n_layer))
 
 
-def _data(found: Placement) -> dict[str, Any]:
+def _data(found: Placed) -> dict[str, Any]:
     return {
         "keep": found.verdict.keep,
         "text": found.verdict.text,
@@ -234,7 +234,7 @@ def _data(found: Placement) -> dict[str, Any]:
     }
 
 
-def _way(found: Placement, way: Way) -> dict[str, Any]:
+def _way(found: Placed, way: Way) -> dict[str, Any]:
     return {
         "flags": str(way.flags),
         "command": found.server_line(way),

@@ -2,6 +2,6 @@
 
 from .evaluate import Way as Way
 from .flags import Flags as Flags
-from .place import Placement as Placement
+from .place import Placed as Placed
 from .place import place as place
 from .workload import Workload as Workload

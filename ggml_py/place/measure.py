@@ -87,7 +87,7 @@ def measure(
     progress: Callable[[float], object] = lambda _share: None,
 ) -> list[Measured]:
     """Runs llama-bench for each way in each round. Generation is measured at the depth of the
-    prompt's end. Raises RuntimeError, with what it said, if llama-bench fails."""
+    prompt's end. Raises ChildProcessError, with what it said, if llama-bench fails."""
     taken: list[list[float]] = [[] for _ in ways]
     rates: list[dict[str, list[float]]] = [{} for _ in ways]
     weights = sum(work.weight for work in workloads)
@@ -123,11 +123,20 @@ def _tests(work: Workload) -> list[Workload]:
 
 def _run(line: Sequence[str]) -> tuple[str, float, float]:
     """The test's name, its tokens per second and its seconds."""
-    done = subprocess.run(line, capture_output=True, text=True, timeout=_SECONDS, check=False)
-    rows = [json.loads(row) for row in done.stdout.splitlines() if row.startswith("{")]
+    try:
+        done = subprocess.run(line, capture_output=True, text=True, timeout=_SECONDS, check=False)
+        rows = [json.loads(row) for row in done.stdout.splitlines() if row.startswith("{")]
+    except subprocess.TimeoutExpired:
+        raise ChildProcessError(
+            f"{shlex.join(line)} was ended after {_SECONDS / 60:.0f} minutes"
+        ) from None
+    except ValueError:
+        rows = []
     if done.returncode or len(rows) != 1:
         said = done.stderr.strip().splitlines()[-5:]
-        raise RuntimeError(f"{shlex.join(line)} failed ({done.returncode}):\n" + "\n".join(said))
+        raise ChildProcessError(
+            f"{shlex.join(line)} failed ({done.returncode}):\n" + "\n".join(said)
+        )
     row = rows[0]
     name = f"pp{row['n_prompt']}" if row["n_prompt"] else f"tg{row['n_gen']}"
     name += f" @ d{row['n_depth']}" if row["n_depth"] else ""

@@ -28,7 +28,7 @@ _CPU = ("CPU", "BLAS")
 
 
 @dataclass(frozen=True)
-class Placement:
+class Placed:
     """What `place` found."""
 
     model: str
@@ -59,7 +59,7 @@ class Placement:
         others = (way for way in self.ways if way.seconds != self.chosen.seconds)
         return next(others, None)
 
-    def decided(self, measured: Sequence[Measured]) -> Placement:
+    def decided(self, measured: Sequence[Measured]) -> Placed:
         """The same, decided by what was measured of the given way and others."""
         given = next(one for one in measured if one.way.flags == self.given.flags)
         best = min(measured, key=lambda one: one.usual)
@@ -103,7 +103,7 @@ def place(
     seconds: float | None = None,
     build: bool = True,
     progress: Callable[[float], object] = lambda _share: None,
-) -> Placement:
+) -> Placed:
     """Searches for the quickest flags for `workloads`, beside the `given` ones (options of
     `llama.open`), over libllama's own plans. Only the header of `model` is read.
 
@@ -142,7 +142,7 @@ def place(
     ways = tuple({way.flags: way for way in (*best, *quickest)}.values())
     beside = evaluator.way(fitted) if fitted else None
     verdict = judge(before, found.best, _spread(measured))
-    return Placement(
+    return Placed(
         os.fspath(model), tuple(devices), evaluator.n_ctx, evaluator.n_parallel, choices.n_layer,
         reserve, verdict, before, beside, ways, len(found.ways), evaluator.n_plans,
         found.ended, _doubts(measured),

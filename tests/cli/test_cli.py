@@ -30,8 +30,8 @@ def test_help_lists_the_verbs():
     text = ok("--help")
     assert re.findall(r"^  ([\w-]+) ", text.split("Commands:")[1], re.M) == [
         "bench", "bisect", "build", "calibrate", "ci", "compare", "corpus", "cost", "demo",
-        "devices", "diff", "diverge", "explain", "generate", "memory", "ops", "plan", "record",
-        "releases", "sweep", "trace", "view", "why-not",
+        "devices", "diff", "diverge", "explain", "generate", "memory", "ops", "place", "plan",
+        "record", "releases", "sweep", "trace", "view", "why-not",
     ]  # fmt: skip
 
 

@@ -26,7 +26,7 @@ def product(n_tokens, min_batch=32, op_offload=True):
     return ggml.Scheduler([card, cpu], op_offload=op_offload).plan(graph)
 
 
-def two(cpu, gpu, copy, *, noise=0.0):
+def two(cpu, card, copy, *, noise=0.0):
     """A machine by (seconds, seconds a token) of the product on both, and (seconds, seconds a byte)
     of copies. `noise` is how far repetitions are apart."""
 
@@ -41,7 +41,7 @@ def two(cpu, gpu, copy, *, noise=0.0):
         sample(f"copy {way} CPU", (n,), *times(copy, n)) for way in ("from", "to")
         for n in (1, 1 << 26)
     ]  # fmt: skip
-    return machine(*products(cpu), more=(device("gpu0", *products(gpu), *copies),))
+    return machine(*products(cpu), more=(device("gpu0", *products(card), *copies),))
 
 
 def slower(found_machine, n):
@@ -53,12 +53,12 @@ def slower(found_machine, n):
         (a, b) = samples
         return a.usual + (b.usual - a.usual) * (at - a.at[0]) / (b.at[0] - a.at[0])
 
-    gpu = [s for s in found_machine.devices[1].samples if s.key == KEY]
+    card = [s for s in found_machine.devices[1].samples if s.key == KEY]
     cpu = [s for s in found_machine.devices[0].samples if s.key == KEY]
     copies = [s for s in found_machine.devices[1].samples if s.key == "copy from CPU"]
     assert "copy to CPU" in by
     moved = sum(line(copies, x) for x in (weight, 4 * K * n, 4 * M * n))
-    return line(gpu, n) + moved - line(cpu, n)
+    return line(card, n) + moved - line(cpu, n)
 
 
 @pytest.fixture(scope="module")
@@ -68,11 +68,11 @@ def of_64():
 
 @settings(max_examples=40, deadline=None)
 @given(
-    cpu=st.floats(1e-6, 1e-4), gpu=st.floats(1e-8, 1e-5), start=st.floats(1e-6, 1e-2),
+    cpu=st.floats(1e-6, 1e-4), card=st.floats(1e-8, 1e-5), start=st.floats(1e-6, 1e-2),
     byte=st.floats(1e-11, 1e-8),
 )  # fmt: skip
-def test_the_crossover_is_the_first_number_of_tokens_that_pays(of_64, cpu, gpu, start, byte):
-    here = two((1e-5, cpu), (1e-5, gpu), (start, byte))
+def test_the_crossover_is_the_first_number_of_tokens_that_pays(of_64, cpu, card, start, byte):
+    here = two((1e-5, cpu), (1e-5, card), (start, byte))
     found = crossover(of_64.cost(here))
     assert found.is_offloaded and found.batch == 64
     n = found.n_tokens

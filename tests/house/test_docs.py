@@ -2,6 +2,7 @@
 
 import ast
 import re
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -57,6 +58,7 @@ TESTED = {
     ("docs/RELEASES.md", "$ ggml-py releases --check"):
         "test_candidate.test_nothing_newer_is_exit_status_0",
     ("docs/RELEASES.md", "$ ggml-py releases --add"): None,
+    ("docs/PLACE.md", "$ ggml-py calibrate"): "test_measure.test_the_commands_of_the_page",
     ("docs/CONFORMANCE.md", "$ ggml-py ops"): "test_ops.test_the_page_shows_what_ops_prints",
     ("docs/CONFORMANCE.md", "$ ggml-py diverge"): "test_diverge.test_the_page_shows_what_happens",
     ("docs/CONFORMANCE.md", "$ test-backend-ops"):
@@ -111,6 +113,7 @@ def looked_at(tmp_path_factory):
     for name, ngl in (("before", "0"), ("after", "9")):
         on = ("-d", "sim:gpu0", "-d", "CPU", "-ngl", ngl)
         ok("plan", folder / "model.gguf", *on, "-o", folder / f"{name}.json.gz")
+    shutil.copy(folder / "after.json.gz", folder / "plan.json.gz")
     (folder / "log.txt").write_text(ok("plan", folder / "before.json.gz", "--text"))
     ok("trace", folder / "model.gguf", "-n", 1, "-t", 1, "-o", folder / "run.json.gz")
     return folder

@@ -2,14 +2,19 @@
 
 import json
 import os
+import re
+import shlex
 import stat
 import sys
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from cli_runs import fails, ok
 from measured import knows_all
 
 from ggml_py import llama
+from ggml_py.cost import Machine
 from ggml_py.models.synthetic import LlamaSpec, write_llama
 from ggml_py.place import Flags, Way, Workload
 from ggml_py.place.measure import Measured, bench_line, find_program, measure, noise
@@ -97,6 +102,22 @@ def test_rounds_take_turns(folder, bench):
 def test_a_program_that_fails_is_said(folder, bench):
     error = fails(*placed(folder, bench({"1": None, "2": 1.0}), "-t", 1))
     assert "failed (1):" in error and "error: no such thing" in error
+
+
+def test_the_commands_of_the_page(folder, bench, tmp_path, monkeypatch):
+    page = (Path(__file__).parents[2] / "docs" / "PLACE.md").read_text()
+    commands = re.findall(r"^\$ ggml-py (.*)$", page, re.M)
+    (tmp_path / "model.gguf").write_bytes((folder / "m.gguf").read_bytes())
+    one = Machine.load(folder / "one.json")
+    monkeypatch.chdir(tmp_path)
+    fake = bench({"4": 1.0, "8": 1.0})
+    for words in map(shlex.split, commands):
+        if words[0] == "calibrate":  # it takes 90 seconds
+            n = int(words[words.index("-t") + 1])
+            replace(one, described=replace(one.described, n_threads=n)).save(words[-1])
+            continue
+        more = ("--llama-bench", fake) if "--measure" in words else ()
+        assert "to run: llama-server -m model.gguf" in ok(*words, "-d", "CPU", *more)
 
 
 def test_noise_is_that_of_the_rounds():
