@@ -45,7 +45,7 @@ from ggml_py.place import Flags, Way, Workload, place
 from ggml_py.place.evaluate import Evaluator
 from ggml_py.place.measure import Measured, find_program, measure, noise
 
-SPACE, HERE, THERE = "ggml-py-order", "192.0.2.1", "192.0.2.2"
+SPACE, HERE, THERE = "ggml-py-order", "198.51.100.1", "198.51.100.2"
 PORT = 50353
 ENDPOINT = f"{THERE}:{PORT}"
 DEVICES = (f"rpc:{ENDPOINT}", "CPU")

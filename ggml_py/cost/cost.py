@@ -24,8 +24,8 @@ SURE = 0.9  # the part of cases in which the measured time is in the interval
 _DEVIATIONS = 1.645  # of a normal distribution, for that part
 # What two runs of a program differ by although nothing was changed (the memory that a process gets
 # makes its products faster or slower for its whole life), and what the samples do not have. With
-# it nine of ten of 60 measurements of five models are in the interval (docs/COST.md).
-_BETWEEN_RUNS = 0.1
+# it nine of ten of the measurements that may be looked at are in the interval (docs/COST.md).
+BETWEEN_RUNS = 0.06
 _HOST = "_Host"  # at the end of the names of buffer types whose memory a device has locked
 _UNKNOWN = 3.0  # a node that was not measured takes between nothing and so often its bytes' time
 Interval = tuple[float, float]
@@ -239,7 +239,7 @@ class _Adder:
             free[b] = ends[b] = done
             if waits:
                 host = done
-            error = math.sqrt(variance) / took + _BETWEEN_RUNS if took else 0.0
+            error = math.sqrt(variance) / took + BETWEEN_RUNS if took else 0.0
             splits.append(SplitCost(
                 index, self.names[b], took, _interval(took, error), _most(mine), start, done
             ))  # fmt: skip
@@ -338,7 +338,7 @@ class _Adder:
         """Errors of one kind of work are the same error, those of several kinds are not; all share
         what runs differ by."""
         own = math.sqrt(sum(error**2 for error in self.by_key.values()))
-        deviation = math.hypot(own, total * _BETWEEN_RUNS)
+        deviation = math.hypot(own, total * BETWEEN_RUNS)
         low, high = total - _DEVIATIONS * deviation, total + _DEVIATIONS * deviation
         return max(low, 0.0), high + self.unknown
 

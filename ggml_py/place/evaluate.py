@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .. import llama
+from ..cost.cost import BETWEEN_RUNS
 from ..cost.machine import Machine
 from ..cost.rows import BenchRow, added, gen_row, prompt_row
 from ..errors import AllocError, ModelError, UnknownDeviceError
@@ -20,9 +21,6 @@ from ..plan import MemoryRow, Plan
 from .flags import Flags
 from .workload import Workload
 
-# What two ways to run a model differ by besides what their predictions say: as in `cost`, what runs
-# of one program differ by.
-BETWEEN = 0.1
 SURE = 1.645  # deviations of a normal distribution: nineteen of twenty are below
 GRAPHS = 2  # of one size that are planned at most: time is nearly a line between their depths
 
@@ -118,7 +116,7 @@ def doubt(a: Way, b: Way) -> float:
     with the time of a kind of work is wrong in both."""
     mine, other = a.errors, b.errors
     own = sum((mine.get(k, 0.0) - other.get(k, 0.0)) ** 2 for k in {*mine, *other})
-    return math.sqrt(own + (BETWEEN * a.seconds) ** 2 + (BETWEEN * b.seconds) ** 2)
+    return math.sqrt(own + (BETWEEN_RUNS * a.seconds) ** 2 + (BETWEEN_RUNS * b.seconds) ** 2)
 
 
 class Evaluator:

@@ -6,7 +6,7 @@ from measured import device, machine, sample
 
 import ggml_py as ggml
 from ggml_py.cost.analysis import analysis_of
-from ggml_py.cost.cost import _BETWEEN_RUNS, _DEVIATIONS
+from ggml_py.cost.cost import _DEVIATIONS, BETWEEN_RUNS
 
 N, K, M = 4, 64, 32
 ADD = sample("ADD f32", (M * N,), 2e-6)
@@ -70,7 +70,7 @@ def test_a_device_that_was_not_measured_is_unknown(plan):
 def test_errors_of_one_kind_add_up_and_those_of_several_do_not(plan):
     wide = sample("ADD f32", (M * N,), 1e-6, 2e-6, 3e-6)
     cost = plan.cost(machine(wide, PRODUCT))
-    deviation = ((2e-6 * wide.spread) ** 2 + (cost.seconds * _BETWEEN_RUNS) ** 2) ** 0.5
+    deviation = ((2e-6 * wide.spread) ** 2 + (cost.seconds * BETWEEN_RUNS) ** 2) ** 0.5
     assert cost.interval[1] == pytest.approx(cost.seconds + _DEVIATIONS * deviation)
 
 
