@@ -157,7 +157,7 @@ STARTS = (Flags(n_threads=1, n_gpu_layers=0), Flags(n_threads=2, n_gpu_layers=0)
 
 
 def _known(way: Way, seconds: list[float]) -> Measured:
-    return Measured(way, "", tuple(seconds), {})
+    return Measured(way, tuple(seconds), {})
 
 
 def choose(

@@ -32,10 +32,12 @@ def measure_attention(bench: Bench, type_: str, d: int, cold: int, cache: int) -
             for cells in CELLS[(tokens > 1) :]:
                 seen = max(cells, tokens)
                 # One token waits for memory, so it is measured in several places of it.
+                sample: Sample | None = None
                 for _ in range(_PLACES if tokens == 1 else 1):
                     sample = _attention(bench, type_, d, heads, seen, tokens, cold)
                     if sample is None:
                         return
+                assert sample is not None
                 if tokens == 1:
                     _attention(bench, type_, d, heads, seen, tokens, cache, HOT)
                 yield

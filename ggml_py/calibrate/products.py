@@ -50,7 +50,7 @@ def measure_type(bench: Bench, type_: str, cold: int, cache: int) -> Steps:
         yield
 
 
-def _one_column(bench: Bench, weights: Sequence[Tensor], cache: int) -> None:
+def _one_column(bench: Bench, weights: list[Tensor], cache: int) -> None:
     """Products with one column, which wait for memory: where that lies makes them faster or slower
     for as long as it is used, so they are measured in several places."""
     _product(bench, weights, 1, seconds=_SECONDS / 2)

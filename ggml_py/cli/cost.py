@@ -12,6 +12,7 @@ from .shared.options import (
     IntList,
     ModelCommand,
     as_json,
+    device_names,
     echo_json,
     given_model_options,
     load_model,
@@ -24,6 +25,12 @@ if TYPE_CHECKING:
     from ..cost import Cost, Machine
     from ..cost.rows import BenchRow
 
+# The options that llama-bench has, too.
+_FLAGS = frozenset((
+    "n_gpu_layers", "n_cpu_moe", "cpu_moe", "n_cpu_ffn", "tensor_split", "split_mode", "main_gpu",
+    "n_batch", "n_ubatch", "flash_attn", "type_k", "type_v", "n_threads", "op_offload",
+    "offload_kqv", "repack", "no_host", "load_mode",
+))  # fmt: skip
 _MOST_NODES = 12  # that the table of a plan shows
 
 
@@ -80,13 +87,15 @@ def command(
         _show_plan(plan.cost(machine), as_json)
         return
     options["n_threads"] = options["n_threads"] or machine.n_threads
-    rows = [
-        row for depth in depths for row in _rows(model, machine, n_prompt, n_gen, depth, options)
-    ]
+    rows: list[BenchRow] = []
+    n_layer = 0
+    for depth in depths:
+        more, n_layer = _rows(model, machine, n_prompt, n_gen, depth, options)
+        rows += more
     if not rows:
         raise click.UsageError("-p 0 -n 0: expected tokens to evaluate")
     stale = _stale(machine, options["n_threads"])
-    line = bench_line(model, n_prompt, n_gen, depths, options)
+    line = bench_line(model, n_prompt, n_gen, depths, options, n_layer)
     if as_json:
         echo_json({
             "machine": machine.to_dict()["machine"], "doubts": list(machine.doubts),
@@ -98,22 +107,25 @@ def command(
 
 def _rows(
     model: str, machine: Machine, n_prompt: list[int], n_gen: list[int], depth: int, options: Any
-) -> list[BenchRow]:
-    """The rows at one depth: llama-bench makes a context for each, as large as it needs."""
+) -> tuple[list[BenchRow], int]:
+    """The rows at one depth, for which llama-bench makes contexts as large as they need, and the
+    number of the model's layers."""
     from ..cost.rows import gen_row, prompt_row
+    from ..models import Model
 
-    found = []
+    found, n_layer = [], 0
     for n, prompt in [*((n, True) for n in n_prompt), *((n, False) for n in n_gen)]:
         if not n:
             continue
         given = dict(options)
         given["n_ctx"] = given["n_ctx"] or depth + n
         with load_model(model, program="bench", header_only=True, **given) as loaded:
+            n_layer = loaded.hparams.n_layer if isinstance(loaded, Model) else loaded.n_layer
             if prompt:
                 found.append(prompt_row(loaded.plan, machine, n, depth, loaded.n_ubatch))
             else:
                 found.append(gen_row(loaded.plan, machine, n, depth))
-    return found
+    return found, n_layer
 
 
 def _stale(machine: Machine, n_threads: int) -> tuple[str, ...]:
@@ -126,23 +138,23 @@ def _stale(machine: Machine, n_threads: int) -> tuple[str, ...]:
 
 
 def bench_line(
-    model: str, n_prompt: list[int], n_gen: list[int], depths: list[int], options: dict[str, Any]
+    model: str,
+    n_prompt: list[int],
+    n_gen: list[int],
+    depths: list[int],
+    options: dict[str, Any],
+    n_layer: int,
 ) -> str:
     """The line of llama-bench that measures what was predicted."""
-    words = ["llama-bench", "-m", model]
+    from ..llama.overrides import parse_overrides
+    from ..place.flags import Flags, device_words
+
+    given = {k: v for k, v in options.items() if k in _FLAGS}
+    given["tensor_overrides"] = [p for text in options["overrides"] for p in parse_overrides(text)]
+    words = ["llama-bench", "-m", model, *device_words(device_names(options["devices"]), "bench")]
+    words += Flags.of(given).words("bench", n_layer)
     for flag, numbers in (("-p", n_prompt), ("-n", n_gen), ("-d", depths)):
         words += [flag, ",".join(map(str, numbers))]
-    words += ["-t", str(options["n_threads"])]
-    usual: dict[str, tuple[str, Any]] = {
-        "n_gpu_layers": ("-ngl", -1), "n_batch": ("-b", None), "n_ubatch": ("-ub", None),
-        "type_k": ("-ctk", "f16"), "type_v": ("-ctv", "f16"), "flash_attn": ("-fa", "auto"),
-        "n_cpu_moe": ("-ncmoe", 0), "split_mode": ("-sm", "layer"),
-    }  # fmt: skip
-    for name, (flag, default) in usual.items():
-        if options[name] != default:
-            words += [flag, str(options[name])]
-    for text in options["overrides"]:
-        words += ["-ot", text]
     return shlex.join(words)
 
 
@@ -159,6 +171,8 @@ def _show_rows(
         click.echo(f"{row.test:>16} {row.tokens_per_second:10.2f} {between:>22}  {row.bound}")
     unknown = {node.work.key for row in rows for _n, _past, cost in row.graphs
                for node in cost.unknown if node.work}  # fmt: skip
+    unknown |= {f"copies from {copy.source} to {copy.to}" for row in rows
+                for _n, _past, cost in row.graphs for copy in cost.missing_copies}  # fmt: skip
     if unknown:
         click.echo(f"not measured, and so not counted: {', '.join(sorted(unknown))}")
     assumed = {

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import shlex
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from .shared.bar import bar
 from .shared.options import (
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from ..place.measure import Measured
 
 _MEASURED = 3  # of the quickest ways, beside the given one
+_OF_ONE = ("n_prompt", "n_gen", "n_depth", "n_parallel")  # workload
 _NOT_FLAGS = ("devices", "profile_set", "overrides", "graphs", "no_build", "n_ctx")
 
 
@@ -46,7 +47,7 @@ _NOT_FLAGS = ("devices", "profile_set", "overrides", "graphs", "no_build", "n_ct
               "weight=2.")  # fmt: skip
 @click.option("--cache-types", default="", metavar="TYPE,...",
               help="Types of the KV cache that it may choose, besides -ctk and -ctv.")  # fmt: skip
-@click.option("--reserve", type=click.IntRange(min=0), default=1024, show_default=True,
+@click.option("--reserve", type=click.IntRange(0, 1 << 24), default=1024, show_default=True,
               metavar="MiB", help="Memory that stays free on each device.")  # fmt: skip
 @click.option("--plans", type=click.IntRange(min=1), default=400, show_default=True, metavar="N",
               help="Graphs that are planned at most.")  # fmt: skip
@@ -94,7 +95,7 @@ def command(
     ggml-py place model.gguf --machine t8.json --measure
     """
     from ..llama.overrides import parse_overrides
-    from ..place import place
+    from ..place import Flags, place
     from ..place.measure import find_program, refusal
 
     if not machine_paths:
@@ -104,26 +105,34 @@ def command(
         )
     if options["graphs"] == "ours":
         raise click.UsageError("place plans with libllama: not with --graphs ours")
-    given = {k: v for k, v in options.items() if k not in _NOT_FLAGS}
+    given = {k: v for k, v in options.items() if k not in _NOT_FLAGS and _is_given(k)}
     pairs = [pair for text in options["overrides"] for pair in parse_overrides(text)]
     given["tensor_overrides"] = pairs
     devices = with_properties(device_names(options["devices"]), options["profile_set"])
+    if workloads and (both := [f"--{n[2:]}" for n in _OF_ONE if _is_given(n)]):
+        raise click.UsageError(f"{', '.join(both)}: part of --workload, if that is given")
     work = _workloads(workloads, n_prompt, n_gen, n_depth, n_parallel)
     bench = None
     if measuring:
-        if why := refusal(work, devices):
+        if why := refusal(work, devices, model, Flags.of(given)):
             raise click.UsageError(f"--measure: {why}")
         bench = find_program(program)
     machines = [load_machine(path, options["devices"]) for path in machine_paths]
     with bar("planning", not as_json) as show:
         found = place(
-            model, machines, devices, work, given=given, n_ctx=options["n_ctx"] or None,
+            model, machines, devices, work, given=given, n_ctx=options["n_ctx"],
             cache_types=[t for t in cache_types.split(",") if t], reserve=reserve << 20,
             plans=plans, seconds=seconds, build=not options["no_build"], progress=show,
         )  # fmt: skip
     if bench is not None:
         found = _measured(found, str(bench), work, devices, rounds, as_json)
     echo_json(_data(found)) if as_json else _show(found)
+
+
+def _is_given(name: str) -> bool:
+    """Whether the command line has it."""
+    source = click.get_current_context().get_parameter_source(name)
+    return source is ParameterSource.COMMANDLINE
 
 
 def _workloads(
@@ -148,7 +157,11 @@ def _measured(
 
     ways = found.candidates(_MEASURED)
     if len(ways) <= 1 or ways[0] is not found.given:
-        return found  # there is nothing to compare
+        why = (
+            found.given.why_not if ways and ways[0] is not found.given else "no other way is known"
+        )
+        click.echo(f"nothing was measured: {why}", err=True)
+        return found
     with bar("measuring with llama-bench", not quiet, at_once=True) as show:
         return found.decided(
             measure(Path(program), found.model, ways, work, devices, found.n_layer, rounds, show)
@@ -166,7 +179,8 @@ def _show(found: Placed) -> None:
     if not found.verdict.keep:
         rows.append(("found", found.chosen))
     if found.runner_up is not None:
-        rows.append(("runner-up" if not found.verdict.keep else "quickest", found.runner_up))
+        quicker = found.runner_up.seconds < found.chosen.seconds
+        rows.append(("quickest" if quicker else "runner-up", found.runner_up))
     click.echo(f"{'':10} {'prompt t/s':>24} {'gen t/s':>24}  flags")
     for name, way in rows:
         click.echo(f"{name:10} {_rates(way, 'prompt'):>24} {_rates(way, 'gen'):>24}  {way.flags}")
@@ -181,8 +195,10 @@ def _show(found: Placed) -> None:
     click.echo(f"tried {found.n_tried} ways with {found.n_plans} plans{ended}")
     for sentence in (*_assumed(found), *(f"doubt: {doubt}" for doubt in found.doubts)):
         click.echo(sentence)
-    click.echo(f"to run: {found.server_line()}")
-    click.echo(f"to verify: {_bench_line(found, found.chosen)}")
+    if line := found.server_line():
+        click.echo(f"to run: {line}")
+    for line in found.bench_lines():
+        click.echo(f"to verify: {line}")
 
 
 def _rates(way: Way, phase: str) -> str:
@@ -203,23 +219,14 @@ def _assumed(found: Placed) -> list[str]:
     )
 
 
-def _bench_line(found: Placed, way: Way) -> str:
-    from ..place.measure import NAME, bench_line
-
-    work = way.parts[0].workload if way.parts else None
-    if work is None:
-        return "nothing: these flags do not run"
-    return shlex.join(bench_line(NAME, found.model, way, work, found.devices, found.n_layer))
-
-
 def _data(found: Placed) -> dict[str, Any]:
     return {
         "keep": found.verdict.keep,
         "text": found.verdict.text,
         "reason": found.verdict.reason,
         "certain_from": found.verdict.certain_from,
-        "command": found.server_line(),
-        "verify": _bench_line(found, found.chosen),
+        "command": found.server_line() or None,
+        "verify": found.bench_lines(),
         "reserve": found.reserve,
         "chosen": _way(found, found.chosen),
         "given": _way(found, found.given),
@@ -237,7 +244,7 @@ def _data(found: Placed) -> dict[str, Any]:
 def _way(found: Placed, way: Way) -> dict[str, Any]:
     return {
         "flags": str(way.flags),
-        "command": found.server_line(way),
+        "command": found.server_line(way) or None,
         "options": {k: v for k, v in way.flags.options.items() if v is not None},
         "usable": way.usable,
         "why_not": way.why_not,
@@ -246,7 +253,7 @@ def _way(found: Placed, way: Way) -> dict[str, Any]:
             {"workload": str(part.workload), "seconds": part.seconds,
              "tokens_per_second": {name: _rate(*rates)
                                    for name, rates in part.tokens_per_second().items()}}
-            for part in way.parts
+            for part in (way.parts if way.usable else ())
         ],
         "memory": way.used,
         "lacks": dict(way.lacks),
@@ -258,5 +265,4 @@ def _rate(rate: float, low: float, high: float) -> dict[str, Any]:
 
 
 def _one(one: Measured) -> dict[str, Any]:
-    return {"flags": str(one.way.flags), "seconds": list(one.seconds), "rows": one.rows,
-            "line": one.line}  # fmt: skip
+    return {"flags": str(one.way.flags), "seconds": list(one.seconds), "rows": one.rows}

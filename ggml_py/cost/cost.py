@@ -16,7 +16,7 @@ from ..trace.record import NODE
 from ..trace.split import SplitInput
 from .datasheets import SheetEstimator
 from .estimate import OVERHEAD, Estimator
-from .machine import Machine
+from .machine import Machine, MeasuredDevice
 from .sample import COPY_FROM, COPY_TO, PINNED
 from .work import NodeWork, fused_heads, work_of
 
@@ -28,6 +28,7 @@ _DEVIATIONS = 1.645  # of a normal distribution, for that part
 BETWEEN_RUNS = 0.06
 _HOST = "_Host"  # at the end of the names of buffer types whose memory a device has locked
 _UNKNOWN = 3.0  # a node that was not measured takes between nothing and so often its bytes' time
+_SLOWEST, _LATEST = 1e8, 1e-3  # bytes a second and seconds, at most, of a copy of that kind
 Interval = tuple[float, float]
 
 
@@ -318,6 +319,7 @@ class _Adder:
                     or here.copy(COPY_TO + there.device.name + pinned, nbytes)
                 )
         if estimate is None:
+            self.unknown += nbytes / _SLOWEST + _LATEST
             return CopyCost(id, index, source, to, nbytes, None, 0.0, "unknown", ())
         key = (b, f"copy {name}")
         self.by_key[key] = self.by_key.get(key, 0.0) + estimate.seconds * estimate.error
@@ -372,7 +374,8 @@ def estimator_of(machine: Machine, backend: str, device: str) -> Estimator | She
     kept = machine._derived
     for name in (backend, device):
         made: Estimator | SheetEstimator | None = None
-        if (found := machine.device(name)) is not None:
+        if (found := _measured(machine, name, backend)) is not None:
+            name = f"{found.name} {found.description}"
             made = kept.get(name) or Estimator(found)
         elif (card := machine.cards.get(name)) is not None:
             made = kept.get(name) or SheetEstimator(name, card)
@@ -380,6 +383,15 @@ def estimator_of(machine: Machine, backend: str, device: str) -> Estimator | She
             kept[name] = made
             return made
     return None
+
+
+def _measured(machine: Machine, name: str, backend: str) -> MeasuredDevice | None:
+    """The device of that name. Servers are numbered by each process, so a server is found by its
+    address, which its backend's name has: "RPC0[HOST:PORT]"."""
+    if backend.startswith("RPC") and "[" in backend:
+        servers = (d for d in machine.devices if backend.endswith(f"[{d.description}]"))
+        return next(servers, None)
+    return machine.device(name)
 
 
 def _threads_of(plan: Planned) -> int | None:

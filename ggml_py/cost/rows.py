@@ -70,6 +70,7 @@ class BenchRow:
             "tokens_per_second_interval": [low, None if high == float("inf") else high],
             "seconds": self.seconds, "bound": self.bound,
             "unknown_nodes": max(len(cost.unknown) for _n, _past, cost in self.graphs),
+            "unknown_copies": max(len(cost.missing_copies) for _n, _past, cost in self.graphs),
             "graphs": [{"n_tokens": n, "n_past": past, "seconds": cost.seconds,
                         "interval": list(cost.interval)} for n, past, cost in self.graphs],
         }  # fmt: skip

@@ -14,7 +14,7 @@ from .. import llama
 from ..cost.cost import BETWEEN_RUNS
 from ..cost.machine import Machine
 from ..cost.rows import BenchRow, added, gen_row, prompt_row
-from ..errors import AllocError, ModelError, UnknownDeviceError
+from ..errors import AbortError, AllocError, ModelError, UnknownDeviceError
 from ..llama import LlamaModel
 from ..llama.room import lacking, used
 from ..plan import MemoryRow, Plan
@@ -79,7 +79,9 @@ class Way:
                 rows.append((part.prompt.errors, weight * part.workload.n_parallel))
             if part.gen:
                 rows.append((part.gen.errors, weight))
-        return added(rows)
+        # Another number of threads was calibrated by itself: its errors are others.
+        return {(f"{backend}, {self.flags.n_threads} threads", kind): error
+                for (backend, kind), error in added(rows).items()}  # fmt: skip
 
     @property
     def n_unknown(self) -> int:
@@ -182,7 +184,7 @@ class Evaluator:
                     return Way(flags, (), memory, lacks)
                 parts = [self._part(model, machine, work) for work in self.workloads]
                 return Way(flags, tuple(parts), memory, {})
-        except (ModelError, AllocError, UnknownDeviceError) as error:
+        except (AbortError, AllocError, ModelError, UnknownDeviceError) as error:
             return Way(flags, (), (), {}, str(error))
 
     def _look_at_devices(self, model: LlamaModel) -> None:

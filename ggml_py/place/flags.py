@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from ..llama.overrides import cpu_overrides
 
 ATTENTION, DENSE = "attention", "dense"
+_HOSTS = ("CPU", "BLAS")
 # The tensors of a layer that are moved together, as part of a pattern of -ot.
 GROUPS = {ATTENTION: r"attn_", DENSE: r"ffn_(up|down|gate)\."}
 
@@ -83,7 +84,13 @@ class Flags:
         """The options on the command line of llama-server ("server") or llama-bench ("bench").
         llama-bench separates overrides by ";" and parts by "/"."""
         bench = program == "bench"
+        pairs = [*self.patterns(), *self.overrides]
+        if bench:  # which lacks -cmoe and -ncffn
+            pairs += cpu_overrides(self.cpu_moe, 0, self.n_cpu_ffn, n_layer)
         words: list[str] = []
+        if pairs:  # the first match counts, and -ncmoe and others stand for patterns, too
+            joined = (";" if bench else ",").join(f"{pattern}={where}" for pattern, where in pairs)
+            words += ["-ot", joined]
         for flag in (*_TABLE, *(() if bench else _ONLY_SERVER)):
             value = getattr(self, flag.name)
             if value == _DEFAULTS[flag.name]:
@@ -92,12 +99,6 @@ class Flags:
                 words += [flag.bench, str(int(value != flag.negated))] if bench else [flag.server]
             else:
                 words += [flag.bench if bench else flag.server, _text(value, bench)]
-        pairs = [*self.patterns(), *self.overrides]
-        if bench:  # which lacks -cmoe and -ncffn
-            pairs += cpu_overrides(self.cpu_moe, 0, self.n_cpu_ffn, n_layer)
-        if pairs:
-            joined = (";" if bench else ",").join(f"{pattern}={where}" for pattern, where in pairs)
-            words += ["-ot", joined]
         return words
 
     def __str__(self) -> str:
@@ -114,7 +115,7 @@ class _Flag(NamedTuple):
 
 
 _TABLE = (
-    _Flag("n_gpu_layers", "-ngl", "-ngl"), _Flag("n_cpu_moe", "-ncmoe", "-ncmoe"),
+    _Flag("n_gpu_layers", "-ngl", "-ngl"),
     _Flag("tensor_split", "-ts", "-ts"), _Flag("split_mode", "-sm", "-sm"),
     _Flag("main_gpu", "-mg", "-mg"), _Flag("n_batch", "-b", "-b"), _Flag("n_ubatch", "-ub", "-ub"),
     _Flag("flash_attn", "-fa", "-fa"), _Flag("type_k", "-ctk", "-ctk"),
@@ -122,7 +123,9 @@ _TABLE = (
     _Flag("op_offload", "--no-op-offload", "-nopo", True),
     _Flag("offload_kqv", "-nkvo", "-nkvo", True), _Flag("repack", "-nr", "--repack"),
     _Flag("no_host", "--no-host", "--no-host"), _Flag("load_mode", "-lm", "-lm"),
+    _Flag("n_cpu_moe", "-ncmoe", "-ncmoe"),
 )  # fmt: skip
+# In the order in which `llama.open` takes them; llama-bench has the first two as patterns.
 _ONLY_SERVER = (
     _Flag("cpu_moe", "-cmoe", ""), _Flag("n_cpu_ffn", "-ncffn", ""),
     _Flag("swa_full", "--swa-full", ""),
@@ -139,16 +142,22 @@ def _text(value: Any, bench: bool) -> str:
 def server_line(
     model: str, flags: Flags, n_ctx: int, n_parallel: int, devices: Sequence[str], n_layer: int
 ) -> str:
-    """The command line for llama-server."""
-    words = ["llama-server", "-m", model, "-c", str(n_ctx), "-np", str(n_parallel)]
-    return shlex.join([*words, *device_words(devices), *flags.words("server", n_layer)])
+    """The command line of llama-server. Nothing is left to its --fit: what was not given would be
+    chosen again."""
+    words = ["llama-server", "-m", model, "-c", str(n_ctx), "-np", str(n_parallel), "--fit", "off"]
+    words += device_words(devices, "server")
+    return shlex.join([*words, *flags.words("server", n_layer)])
 
 
-def device_words(devices: Sequence[str]) -> list[str]:
-    """The words that name the devices: servers, and none if only the CPU is to be used. A simulated
-    device stands for one that the program finds by itself."""
+def device_words(devices: Sequence[str], program: str) -> list[str]:
+    """The words that choose the devices, in this order: their names, servers as "rpc:HOST:PORT".
+    A simulated device stands for one that the program finds by itself: then nothing is chosen."""
     servers = [name.removeprefix("rpc:") for name in devices if name.startswith("rpc:")]
-    if servers:
-        return ["--rpc", ",".join(servers)]
-    hosts = ("CPU", "BLAS")
-    return ["-dev", "none"] if devices and all(name in hosts for name in devices) else []
+    words = ["--rpc", ",".join(servers)] if servers else []
+    if any(name.startswith("sim:") for name in devices):
+        return words
+    # Servers get their numbers in the order in which they are named.
+    numbers = iter(range(len(servers)))
+    names = [f"RPC{next(numbers)}" if name.startswith("rpc:") else name for name in devices]
+    gpus = [name for name in names if name.upper() not in _HOSTS]
+    return [*words, "-dev", ("/" if program == "bench" else ",").join(gpus) or "none"]

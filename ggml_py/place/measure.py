@@ -15,13 +15,15 @@ from pathlib import Path
 from ..boundary.ffi import BUILD
 from ..builds.script import folder_of
 from ..errors import NotBuiltError
-from .evaluate import SURE, Way
-from .flags import device_words
+from .evaluate import Way
+from .flags import Flags, device_words
 from .workload import Workload
 
 NAME = "llama-bench"
 ROUNDS = 5
 _SECONDS = 3600  # of one run of the program, at most
+_BY_CHANCE = 0.05  # how often a gain that is none may be told
+BENCH_TYPES = ("f16", "bf16", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "iq4_nl")  # of the cache
 _LEAST = 0.01  # part of the time that two medians of a few rounds differ by at least
 
 
@@ -30,7 +32,6 @@ class Measured:
     """Seconds of the workloads, as llama-bench measured them, in each round."""
 
     way: Way
-    line: str
     seconds: tuple[float, ...]
     # Tokens per second of each of llama-bench's rows, the median of all rounds: "pp512", "tg128".
     rows: dict[str, float]
@@ -49,7 +50,7 @@ def find_program(given: str | None = None) -> Path:
         found = shutil.which(given)
         if found is None:
             raise FileNotFoundError(f"{given}: there is no such program")
-        return Path(found)
+        return Path(found).resolve()
     folder = folder_of("--reference", "--no-build", quiet=True)
     if folder is None or not (folder / "bin" / NAME).is_file():
         raise NotBuiltError(
@@ -62,13 +63,25 @@ def find_program(given: str | None = None) -> Path:
 def bench_line(
     program: Path | str, model: str, way: Way, work: Workload, devices: Sequence[str], n_layer: int
 ) -> list[str]:
-    """The command that measures one workload, once: its prompt, and its generation after it."""
-    words = [str(program), "-m", model, *device_words(devices), *way.flags.words("bench", n_layer)]
+    """The command that measures one of a workload's tests."""
+    words = [str(program), "-m", model, *device_words(devices, "bench")]
+    words += way.flags.words("bench", n_layer)
     return [*words, "-p", str(work.n_prompt), "-n", str(work.n_gen), "-d", str(work.n_depth)]
 
 
-def refusal(workloads: Sequence[Workload], devices: Sequence[str]) -> str:
+def refusal(
+    workloads: Sequence[Workload],
+    devices: Sequence[str],
+    model: str = "",
+    given: Flags | None = None,
+) -> str:
     """Why llama-bench cannot measure this; "" if it can."""
+    if "," in model:
+        return "llama-bench separates models by commas, and this one's name has one"
+    if given is not None and given.swa_full:
+        return "llama-bench has no --swa-full"
+    if given is not None and not {given.type_k, given.type_v} <= set(BENCH_TYPES):
+        return f"llama-bench knows only these types of the cache: {', '.join(BENCH_TYPES)}"
     if any(name.startswith("sim:") for name in devices):
         return "a simulated device is not there, so llama-bench cannot measure with it"
     if any(work.n_parallel > 1 for work in workloads):
@@ -96,7 +109,7 @@ def measure(
             progress((round_ * len(ways) + i) / (rounds * len(ways)))
             seconds = 0.0
             for work in workloads:
-                for one in _tests(work):
+                for one in tests_of(work):
                     line = bench_line(program, model, way, one, devices, n_layer)
                     name, rate, took = _run([*line, "-r", "1", "-o", "jsonl"])
                     seconds += work.weight / weights * took
@@ -104,14 +117,13 @@ def measure(
             taken[i].append(seconds)
     return [
         Measured(
-            way, shlex.join(bench_line(NAME, model, way, workloads[0], devices, n_layer)),
-            tuple(seconds), {name: statistics.median(found) for name, found in rate.items()},
+            way, tuple(seconds), {name: statistics.median(found) for name, found in rate.items()},
         )
         for way, seconds, rate in zip(ways, taken, rates, strict=True)
     ]  # fmt: skip
 
 
-def _tests(work: Workload) -> list[Workload]:
+def tests_of(work: Workload) -> list[Workload]:
     """llama-bench's tests for a workload: generation begins where the prompt ends."""
     found = []
     if work.n_prompt:
@@ -152,4 +164,6 @@ def noise(measured: Sequence[Measured]) -> float:
         spreads.append(statistics.median(abs(s - middle) for s in one.seconds) / middle)
     deviation = 1.4826 * max(spreads, default=0.0)  # of a normal distribution, from that median
     n = max(len(measured[0].seconds), 1) if measured else 1
-    return max(float(SURE * deviation * (2 / n) ** 0.5), _LEAST)
+    # The quickest of several is compared: one of them is quick by chance more often.
+    sure = statistics.NormalDist().inv_cdf(1 - _BY_CHANCE / max(len(measured) - 1, 1))
+    return max(float(sure * deviation * (2 / n) ** 0.5), _LEAST)

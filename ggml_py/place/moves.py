@@ -115,13 +115,13 @@ def _near_groups(choices: Choices, now: Flags) -> Iterator[Flags]:
 
 
 def _near_shares(_choices: Choices, now: Flags) -> Iterator[Flags]:
-    if len(now.tensor_split) <= 1:
-        return
-    first, second, *rest = now.tensor_split
-    for by in (-0.05, 0.05):
-        moved = by * (first + second)
-        parts = max(first + moved, 0.0), max(second - moved, 0.0)
-        yield now.but(tensor_split=(*(round(part, 3) for part in parts), *rest))
+    for i in range(len(now.tensor_split) - 1):
+        first, second = now.tensor_split[i : i + 2]
+        for by in (-0.05, 0.05):
+            moved = by * (first + second)
+            parts = tuple(round(max(p, 0.0), 3) for p in (first + moved, second - moved))
+            split = (*now.tensor_split[:i], *parts, *now.tensor_split[i + 2 :])
+            yield now.but(tensor_split=split)
 
 
 AXES: Sequence[Axis] = (

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import shlex
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,15 +13,18 @@ from ..boundary.ffi import BUILD
 from ..calibrate.describe import processor
 from ..cost.machine import Machine
 from ..errors import AllocError, ModelError
-from ..llama import Fit
+from ..llama import Fit, LlamaModel
+from ..llama.overrides import resolve_overrides
 from .evaluate import Evaluator, Way
 from .flags import Flags, server_line
-from .measure import Measured, noise
+from .measure import NAME, Measured, bench_line, noise, refusal, tests_of
 from .moves import Choices
 from .search import search
 from .verdict import Verdict, judge, reason
 from .workload import Workload
 
+# Of llama-server: kv_cache_types in its common/arg.cpp.
+CACHE_TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1")
 RESERVE = 1 << 30  # bytes that stay free on each device, as with llama.cpp's --fit-target
 PLANS = 400
 _SHOWN = 8  # of the quickest ways
@@ -78,15 +82,33 @@ class Placed:
 
     def candidates(self, n: int) -> list[Way]:
         """The ways to measure: the given one, and the `n` that are predicted to be the quickest."""
-        others = [way for way in self.ways if way.flags != self.given.flags]
-        return [*([self.given] if self.given.usable else []), *others[:n]]
+        given = [] if self.given.refused or self.given.lacks else [self.given]
+        # Ways with the same seconds have the same plans: one of them is enough.
+        found = {way.seconds: way for way in reversed((*given, *self.ways))}
+        others = sorted(found.values(), key=lambda way: way.seconds)
+        return [*given, *(way for way in others if way not in given)][: n + len(given)]
 
     def server_line(self, way: Way | None = None) -> str:
-        """The command line of llama-server."""
-        flags = (way or self.chosen).flags
+        """The command line of llama-server; "" for a way that does not run."""
+        way = way or self.chosen
+        if way.refused or way.lacks:
+            return ""
+        flags = way.flags
         return server_line(
             self.model, flags, self.n_ctx, self.n_parallel, self.devices, self.n_layer
         )
+
+    def bench_lines(self, way: Way | None = None) -> list[str]:
+        """The command lines of llama-bench that verify the predictions, one for each test; none if
+        it cannot."""
+        way = way or self.chosen
+        works = [part.workload for part in way.parts]
+        if not works or refusal(works, self.devices, self.model, way.flags):
+            return []
+        return [
+            shlex.join(bench_line(NAME, self.model, way, test, self.devices, self.n_layer))
+            for work in works for test in tests_of(work)
+        ]  # fmt: skip
 
 
 def place(
@@ -108,19 +130,22 @@ def place(
     `llama.open`), over libllama's own plans. Only the header of `model` is read.
 
     `machines` are calibrations of the devices, each with another number of threads. `n_ctx` is the
-    size of the cache (default: what the workloads need), `cache_types` those that may be chosen.
-    `reserve` bytes stay free on each device. At most `plans` graphs are planned, and no more is
-    tried after `seconds`.
+    size of the cache (default: what the workloads need; 0: as in training), `cache_types` those
+    that may be chosen. Without n_gpu_layers among the given options llama-server fits the model to
+    memory: then what --fit chooses is what it is compared with. `reserve` bytes stay free on each
+    device. At most `plans` graphs are planned, and no more is tried after `seconds`.
 
     Raises ValueError without machines, and what `llama.open` raises for the given options.
     """
     measured = _by_threads(machines)
     if plans < 1:
         raise ValueError(f"plans={plans}: expected at least 1")
-    needed = max(work.n_ctx for work in workloads)
-    if n_ctx is not None and n_ctx < needed:
+    # Each sequence has an equal part of the cache.
+    needed = max(w.n_tokens for w in workloads) * max(w.n_parallel for w in workloads)
+    if n_ctx and n_ctx < needed:
         raise ValueError(f"n_ctx={n_ctx}: the workloads need {needed} cells of the cache")
     mine = Flags.of(dict(given or {}))
+    _check_types((mine.type_k, mine.type_v, *cache_types))
     evaluator = Evaluator(model, devices, measured, workloads, n_ctx or needed, reserve, build)
     mine = mine.but(n_threads=evaluator.threads(mine))
     if mine.n_threads not in measured:
@@ -131,21 +156,33 @@ def place(
         )
     with evaluator.opened(mine) as opened:  # raises for what the user gave
         choices = _choices(opened, measured, cache_types)
-    fitted = _fit(evaluator, mine, reserve) if choices.gpus else None
+        if n_ctx == 0:
+            evaluator.n_ctx = max(_trained(opened), needed)
+        mine = mine.but(overrides=tuple(
+            (one.pattern.pattern, one.buffer_type.name)
+            for one in resolve_overrides(mine.overrides, opened.devices)
+        ))  # fmt: skip
+    free = mine.but(
+        n_gpu_layers=-1, n_cpu_moe=0, cpu_moe=False, n_cpu_ffn=0, overrides=(), tensor_split=()
+    )
+    fitted = _fit(evaluator, free, reserve) if choices.gpus else None
+    if fitted is not None and free == mine and "n_gpu_layers" not in (given or {}):
+        mine = fitted  # what llama-server does with these flags
     starts = [mine, *([fitted] if fitted else [])]
     if choices.gpus:
-        starts += [mine.but(n_gpu_layers=n) for n in (-1, 0)]
+        starts += [free.but(n_gpu_layers=n) for n in (-1, 0)]
     found = search(evaluator, choices, starts, plans, seconds, progress)
     before = evaluator.way(mine)
     quickest = [way for way in found.ways if way.usable][:_SHOWN]
     best = [found.best] if found.best else []
     ways = tuple({way.flags: way for way in (*best, *quickest)}.values())
     beside = evaluator.way(fitted) if fitted else None
-    verdict = judge(before, found.best, _spread(measured))
+    why = refusal(workloads, devices, os.fspath(model), mine)
+    verdict = judge(before, found.best, _spread(measured), why)
     return Placed(
         os.fspath(model), tuple(devices), evaluator.n_ctx, evaluator.n_parallel, choices.n_layer,
         reserve, verdict, before, beside, ways, len(found.ways), evaluator.n_plans,
-        found.ended, _doubts(measured),
+        found.ended, (*_said(given or {}, mine), *_doubts(measured)),
     )  # fmt: skip
 
 
@@ -163,9 +200,30 @@ def _choices(model: Any, machines: Mapping[int, Machine], cache_types: Sequence[
     return Choices(model.n_layer, model.n_expert, gpus, tuple(sorted(machines)), tuple(cache_types))
 
 
-def _fit(evaluator: Evaluator, given: Flags, reserve: int) -> Flags | None:
+def _check_types(names: Sequence[str]) -> None:
+    """Raises ValueError for a type that llama-server does not take for its cache."""
+    for name in names:
+        if name not in CACHE_TYPES:
+            raise ValueError(
+                f"cache type {name!r}: llama-server takes {', '.join(CACHE_TYPES)}"
+            )  # fmt: skip
+
+
+def _trained(model: LlamaModel) -> int:
+    """The context that the model was trained with."""
+    return int(model.metadata.get(f"{model.arch}.context_length", 0))
+
+
+def _said(given: Mapping[str, Any], mine: Flags) -> Iterator[str]:
+    """What the answer takes for granted."""
+    if given.get("n_threads") is None:
+        yield f"no -t was given: -t {mine.n_threads} is taken for what you have"
+    if any("," in pattern for pattern, _where in mine.overrides):
+        yield "llama-server separates overrides by commas: no command line can give your -ot"
+
+
+def _fit(evaluator: Evaluator, free: Flags, reserve: int) -> Flags | None:
     """What llama.cpp's --fit chooses where nothing is given; None if it finds nothing."""
-    free = given.but(n_gpu_layers=-1, n_cpu_moe=0, groups=(), overrides=(), tensor_split=())
     try:
         with evaluator.opened(free, fit=Fit((reserve,))) as model:
             if not model.fits:

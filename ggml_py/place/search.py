@@ -47,7 +47,8 @@ def search(
         if flags not in tried:
             used = evaluator.n_plans - first
             progress(min(used / plans, 1.0))
-            if tried and used + evaluator.most_plans > plans:
+            # What lacks memory plans no graph that counts, but the header is read.
+            if tried and max(used + evaluator.most_plans, len(tried)) > plans:
                 raise _Spent(f"for another way it may plan more than {plans} graphs (--plans)")
             if tried and seconds is not None and time.monotonic() - began > seconds:
                 raise _Spent(f"{seconds:g} seconds were over (--seconds)")

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ..cost.rows import BenchRow
-from .evaluate import SURE, Way, doubt
+from .evaluate import SURE, Way, WorkloadTime, doubt
 
 _LEAST_MS = 0.05  # part of a graph's time, from which on a backend is named
 
@@ -24,9 +24,10 @@ class Verdict:
     certain_from: float | None
 
 
-def judge(given: Way, best: Way | None, spread: float) -> Verdict:
+def judge(given: Way, best: Way | None, spread: float, no_measure: str = "") -> Verdict:
     """Compares the way that was given with the quickest. `spread` is how far repetitions of
-    measurements on this machine are apart, as a part of them."""
+    measurements on this machine are apart, as a part of them; `no_measure` says why none can be
+    made."""
     if best is None:
         text = "nothing that was tried can be run here with a time that is known"
         if given.why_not:
@@ -56,8 +57,10 @@ def judge(given: Way, best: Way | None, spread: float) -> Verdict:
     measured = SURE * 2**0.5 * spread
     text = (
         f"keep what you have: {share:.1%} less time is predicted, and a gain is certain only from "
-        f"{certain:.0%} on. --measure would tell from about {measured:.0%} on"
+        f"{certain:.0%} on"
     )
+    if not no_measure:
+        text += f". --measure would tell from about {measured:.0%} on"
     return Verdict(True, given, given, text, reason(given, best), certain)
 
 
@@ -66,12 +69,15 @@ def _seconds(way: Way) -> str:
 
 
 def reason(before: Way | None, after: Way) -> str:
-    """Where the time of the phase goes that takes most of it, before and after."""
-    phases = _phases(after)
-    if not phases:
+    """Where the time of a token goes, before and after, of the workload that takes most time; in
+    the phase that changes most."""
+    if not after.parts:
         return ""
+    weighted = [part.workload.weight * part.seconds for part in after.parts]
+    i = weighted.index(max(weighted))
+    phases = _phases(after.parts[i])
     if before is not None and before.parts:
-        was = _phases(before)
+        was = _phases(before.parts[i])
         name = max(phases, key=lambda phase: abs(_total(was[phase]) - _total(phases[phase])))
         return f"{_NAMES[name]} takes {_told(was[name])}; then {_told(phases[name])}"
     name = max(phases, key=lambda phase: _total(phases[phase]))
@@ -81,20 +87,16 @@ def reason(before: Way | None, after: Way) -> str:
 _NAMES = {"prompt": "a token of the prompt", "gen": "a generated token"}
 
 
-def _phases(way: Way) -> dict[str, dict[str, float]]:
-    """For "prompt" and "gen" the milliseconds of a token by backend, and those of copies, of the
-    workload that takes most time."""
-    if not way.parts:
-        return {}
-    part = max(way.parts, key=lambda p: p.workload.weight * p.seconds)
-    rows = (("prompt", part.prompt), ("gen", part.gen))
-    return {name: _milliseconds(row) for name, row in rows if row is not None}
+def _phases(part: WorkloadTime) -> dict[str, dict[str, float]]:
+    """For "prompt" and "gen" the milliseconds of a token by backend, and those of copies."""
+    rows = (("prompt", part.prompt, 1), ("gen", part.gen, part.workload.n_parallel))
+    return {name: _milliseconds(row, n) for name, row, n in rows if row is not None}
 
 
-def _milliseconds(row: BenchRow) -> dict[str, float]:
+def _milliseconds(row: BenchRow, n_sequences: int) -> dict[str, float]:
     """As the last of its graphs has them."""
     n_tokens, _past, cost = row.graphs[-1]
-    each = 1e3 / n_tokens
+    each = 1e3 / n_tokens / n_sequences
     found: dict[str, float] = {}
     for split in cost.splits:
         where = f"on {split.backend}"

@@ -33,9 +33,9 @@ class Workload:
             raise ValueError(f"weight={self.weight}: expected a number above 0")
 
     @property
-    def n_ctx(self) -> int:
-        """Cells of the cache that all its sequences need together."""
-        return (self.n_depth + self.n_prompt + self.n_gen) * self.n_parallel
+    def n_tokens(self) -> int:
+        """Cells of the cache that one of its sequences needs."""
+        return self.n_depth + self.n_prompt + self.n_gen
 
     @staticmethod
     def parse(text: str) -> Workload:

@@ -47,7 +47,7 @@ def test_rows_are_those_of_llama_bench(folder):
         low, high = row["tokens_per_second_interval"]
         assert 0 < low <= row["tokens_per_second"] <= high
     assert found["verify"].startswith("llama-bench -m ")
-    assert found["verify"].endswith("-p 64,128 -n 16 -d 0,256 -t 1")
+    assert found["verify"].endswith(" -dev none -t 1 -p 64,128 -n 16 -d 0,256")
     assert found["stale"] == []
 
 

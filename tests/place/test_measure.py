@@ -122,7 +122,7 @@ def test_the_commands_of_the_page(folder, bench, tmp_path, monkeypatch):
 
 def test_noise_is_that_of_the_rounds():
     def one(*seconds):
-        return Measured(Way(Flags(), (), (), {}), "", seconds, {})
+        return Measured(Way(Flags(), (), (), {}), seconds, {})
 
     quiet, loud = one(1.0, 1.0, 1.0, 1.0), one(0.8, 0.9, 1.1, 1.2)
     assert noise((quiet,)) == 0.01

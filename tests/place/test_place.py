@@ -10,6 +10,7 @@ from ggml_py import llama
 from ggml_py.models.synthetic import LlamaSpec, write_llama
 from ggml_py.place import Flags, Workload, place
 from ggml_py.place.evaluate import Evaluator
+from ggml_py.place.flags import device_words, server_line
 from ggml_py.place.moves import AXES, Choices
 
 CARD = "sim:gpu0,profile=rtx4090,memory=8G"
@@ -74,7 +75,7 @@ def test_what_does_not_fit_is_never_chosen(model, slow_cpu):
                     program="server", n_seq_max=1) as opened:  # fmt: skip
         whole = sum(row.nbytes for row in opened.memory if row.device == "gpu0")
     small = f"sim:gpu0,profile=rtx4090,memory={int(whole * 0.7)}"
-    found = placed(model, slow_cpu, devices=(small, "CPU"))
+    found = placed(model, slow_cpu, devices=(small, "CPU"), given={"n_gpu_layers": -1})
     assert not found.given.usable and "it lacks" in found.given.why_not
     assert not found.verdict.keep and "do not run here" in found.verdict.text
     assert 0 < found.chosen.used["gpu0"] <= whole * 0.7
@@ -154,9 +155,12 @@ def test_words_mean_what_the_flags_do(model):
     tried = dict.fromkeys(flags for axis in AXES for flags in axis(choices, start))
     evaluator = Evaluator(model, (CARD, "CPU"), {1: machine(), 2: machine(n_threads=2)}, WORK,
                           256, 0)  # fmt: skip
-    for flags in [start, *tried]:
-        line = ["llama-server", "-m", str(model), "-c", "256", "-np", "1", "--fit", "off",
-                *flags.words("server", N_LAYER)]  # fmt: skip
+    more = [
+        Flags(n_threads=1, n_gpu_layers=2, n_cpu_ffn=4, overrides=((r"blk\.3\.ffn_up", "gpu0"),)),
+        Flags(n_threads=1, cpu_moe=True, n_cpu_ffn=1, swa_full=True, no_host=True),
+    ]
+    for flags in [start, *tried, *more]:
+        line = server_line(str(model), flags, 256, 1, (CARD, "CPU"), N_LAYER)
         with evaluator.opened(flags) as ours:
             mine = ours.plan(16, 16), ours.memory
         with llama.open_command_line(line, devices=(CARD, "CPU")) as theirs:
@@ -169,13 +173,67 @@ def test_words_of_both_programs():
     flags = Flags(n_threads=2, n_gpu_layers=20, groups=(("dense", 2),), tensor_split=(0.3, 0.7),
                   op_offload=False, repack=False, cpu_moe=True)  # fmt: skip
     assert flags.words("server", 4) == [
-        "-ngl", "20", "-ts", "0.3,0.7", "-t", "2", "--no-op-offload", "-nr", "-cmoe",
         "-ot", r"blk\.(0|1)\.ffn_(up|down|gate)\.=CPU",
+        "-ngl", "20", "-ts", "0.3,0.7", "-t", "2", "--no-op-offload", "-nr", "-cmoe",
     ]  # fmt: skip
     assert flags.words("bench", 4) == [
-        "-ngl", "20", "-ts", "0.3/0.7", "-t", "2", "-nopo", "1", "--repack", "0",
         "-ot", r"blk\.(0|1)\.ffn_(up|down|gate)\.=CPU;\.ffn_(up|down|gate|gate_up)_(ch|)exps=CPU",
+        "-ngl", "20", "-ts", "0.3/0.7", "-t", "2", "-nopo", "1", "--repack", "0",
     ]  # fmt: skip
+
+
+def test_words_name_the_devices():
+    assert device_words(("CPU",), "server") == ["-dev", "none"]
+    assert device_words(("cpu", "BLAS"), "server") == ["-dev", "none"]
+    assert device_words(("CUDA1", "CPU"), "server") == ["-dev", "CUDA1"]
+    assert device_words(("CUDA0", "rpc:a:1", "rpc:b:2", "CPU"), "bench") == [
+        "--rpc", "a:1,b:2", "-dev", "CUDA0/RPC0/RPC1",
+    ]  # fmt: skip
+    assert device_words((CARD, "CPU"), "server") == []
+
+
+# --- what users have
+
+
+def test_restrictions_that_were_given_are_undone(model, slow_cpu):
+    for given in ({"n_cpu_ffn": N_LAYER}, {"tensor_overrides": [("ffn", "CPU")]},
+                  {"tensor_overrides": [(r"ffn", "cpu")], "n_gpu_layers": -1}):  # fmt: skip
+        found = placed(model, slow_cpu, given=given)
+        assert not found.verdict.keep, given
+        assert found.fit.seconds == found.chosen.seconds
+        assert found.given.seconds > 2 * found.chosen.seconds
+
+
+def test_without_layers_it_is_compared_with_what_fit_chooses(model, slow_cpu):
+    with llama.open(model, devices=(CARD, "CPU"), n_gpu_layers=-1, n_ctx=80,
+                    program="server", n_seq_max=1) as opened:  # fmt: skip
+        whole = sum(row.nbytes for row in opened.memory if row.device == "gpu0")
+    small = f"sim:gpu0,profile=rtx4090,memory={int(whole * 0.7)}"
+    found = placed(model, slow_cpu, devices=(small, "CPU"))
+    assert found.given.usable and found.given.flags == found.fit.flags
+
+
+def test_a_mix_with_several_sequences_has_room_for_each(model, slow_cpu):
+    work = (Workload(150, 8), Workload(16, 8, 0, 4))
+    found = placed(model, slow_cpu, work=work, plans=20)
+    assert not found.given.refused and found.n_ctx == 158 * 4
+
+
+def test_a_mix_is_explained_by_one_of_its_workloads(model, slow_cpu):
+    work = (Workload(64, 0, weight=16), Workload(0, 10))
+    found = placed(model, slow_cpu, work=work, given={"n_gpu_layers": 0})
+    assert found.verdict.reason.startswith("a token of the prompt takes ")
+
+
+def test_what_was_taken_for_granted_is_said(model, slow_cpu):
+    assert "no -t was given: -t 1 is taken" in placed(model, slow_cpu, plans=20).doubts[0]
+    found = placed(model, slow_cpu, plans=20, given={"n_threads": 1,
+                   "tensor_overrides": [(r"blk\.[0-9]{1,2}\.ffn", "CPU")]})  # fmt: skip
+    assert any("no command line can give your -ot" in doubt for doubt in found.doubts)
+
+
+def test_a_context_as_in_training(model, slow_cpu):
+    assert placed(model, slow_cpu, plans=20, n_ctx=0).n_ctx == 2048
 
 
 # --- workloads
@@ -221,8 +279,9 @@ def test_the_command_prints_lines_to_run(model, machine_file):
     done = ok("place", model, "-d", CARD, "-d", "CPU", "-ngl", 0, "--machine", machine_file,
               "--prompt", 64, "--gen", 16, "--reserve", 0, "-t", 1)  # fmt: skip
     assert "times as fast" in done and "given" in done and "--fit" in done
-    assert f"to run: llama-server -m {model} -c 80 -np 1 -t 1" in done
-    assert f"to verify: llama-bench -m {model} -t 1 -p 64 -n 16 -d 0" in done
+    assert f"to run: llama-server -m {model} -c 80 -np 1 --fit off -t 1" in done
+    # llama-bench cannot verify what a simulated device does
+    assert "to verify" not in done
     assert "gpu0 was not measured: its times are from the data sheet of the rtx4090" in done
 
 
@@ -252,6 +311,8 @@ def test_its_data(model, machine_file):
         (("--machine", "M", "--workload", "x=1"), "expected each of prompt, gen"),
         (("--machine", "M", "--prompt", "0", "--gen", "0"), "expected tokens to evaluate"),
         (("--machine", "M", "--graphs", "ours"), "place plans with libllama"),
+        (("--machine", "M", "--parallel", "4", "--workload", "gen=1"), "--parallel: part of"),
+        (("--machine", "M", "--reserve", "99999999999999"), "is not in the range"),
         (("--machine", "M", "--measure", "-d", CARD), "a simulated device is not there"),
         (("--machine", "M", "--measure", "-d", "CPU", "--parallel", "2"), "one sequence only"),
     ],
@@ -266,7 +327,8 @@ def test_wrong_usage_is_said(model, machine_file, words, said):
     [
         (("-c", "100"), "n_ctx=100: the workloads need 640 cells"),
         (("-t", "7"), "-t 7: no machine's file has 7 threads"),
-        (("--cache-types", "q9"), "type 'q9'"),
+        (("--cache-types", "q6_K"), "cache type 'q6_K': llama-server takes f32, f16"),
+        (("-ctk", "q9"), "cache type 'q9': llama-server takes f32, f16"),
         (("--machine", "M"), "two were measured with the same number of threads"),
         (("--measure", "--llama-bench", "/nowhere/llama-bench"), "there is no such program"),
     ],
