@@ -54,14 +54,18 @@ class Bench:
         self.cpu = device("CPU")
         self.backend = measured.init(n_threads=n_threads)
         self.is_cpu = measured.name == self.cpu.name
+        # An RPC server computes after it was told to, and synchronize does not wait for it: only
+        # reading does. It may be on this machine: then threads of ours would take its cores.
+        self.is_remote = measured.registry.startswith("RPC")
+        here = 1 if self.is_remote else n_threads
         self._handles: list[Handle] = [self.backend]
         self.backends: list[Backend] = [self.backend]
         if not self.is_cpu:
-            host = self.cpu.init(n_threads=n_threads)
+            host = self.cpu.init(n_threads=here)
             self._handles.append(host)
             self.backends.append(host)
-        if n_threads > 1:
-            pool = ThreadPool(n_threads)
+        if here > 1:
+            pool = ThreadPool(here)
             self._handles.append(pool)
             self.backends[-1].set_threadpool(pool)
         self.scheduler = Scheduler(self.backends, graph_size=8192, op_offload=False)
@@ -71,9 +75,6 @@ class Bench:
         self.n_alone = self.n_disturbed = 0  # repetitions
         self._mapped: tuple[str, int, Mapped] | None = None
         self._buffers: list[Buffer] = []
-        # An RPC server computes after it was told to, and synchronize does not wait for it: only
-        # reading does.
-        self.is_remote = measured.registry.startswith("RPC")
         self._read = ffi.new("char[4]")
         self._overhead = 0.0
         self._overhead = self._call_overhead()

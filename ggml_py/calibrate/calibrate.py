@@ -102,6 +102,7 @@ def _measure(
                 for _ in job:
                     show(f"{measured.name}: {what}", i / len(jobs))
                     if time.monotonic() > end:
+                        left_out.append(f"{what} (in part)")
                         break
         said = [f"no time was left for {_some(left_out)}"] * bool(left_out)
         if bench.n_disturbed > _DISTURBED * bench.n_alone:

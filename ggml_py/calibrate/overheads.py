@@ -48,14 +48,17 @@ def measure_cold_node(bench: Bench, cold: int) -> Steps:
         some = weights[:240]
         found: list[float] = []
         small = 4
-        for _ in range(_ROUNDS):
-            bare = _chain(bench, some, 0)
-            mixed = _chain(bench, some, small)
-            alone = _chain(bench, [None] * len(some), small)
-            more = (mixed - bare - alone) / (small * len(some))
-            found.append(max(more, 0.0))
-            yield
-        bench.keep(COLD_NODE, (), found)
+        try:
+            for _ in range(_ROUNDS):
+                bare = _chain(bench, some, 0)
+                mixed = _chain(bench, some, small)
+                alone = _chain(bench, [None] * len(some), small)
+                more = (mixed - bare - alone) / (small * len(some))
+                found.append(max(more, 0.0))
+                yield
+        finally:  # the caller may end it after a round
+            if found:
+                bench.keep(COLD_NODE, (), found)
 
 
 def _chain(bench: Bench, weights: list[Tensor] | list[None], small: int) -> float:
@@ -96,15 +99,16 @@ def measure_split(bench: Bench, others: Sequence[Device]) -> Steps:
         host = bench.backend.buffer_type.is_host
         kept.alloc(bench.cpu.buffer_type if host else bench.backend.buffer_type, usage="weights")
         weight.set(np.eye(_SIDE, dtype=np.float32))
-        for _ in range(_ROUNDS):
-            both = _turns(bench, weight, True, True)
-            device, host_only = (
-                _turns(bench, weight, True, False),
-                _turns(bench, weight, False, True),
-            )
-            found.append(max(both - device - host_only - copies, 0.0))
-            yield
-    bench.keep(SPLIT, (), found)
+        try:
+            for _ in range(_ROUNDS):
+                both = _turns(bench, weight, True, True)
+                device = _turns(bench, weight, True, False)
+                host_only = _turns(bench, weight, False, True)
+                found.append(max(both - device - host_only - copies, 0.0))
+                yield
+        finally:
+            if found:
+                bench.keep(SPLIT, (), found)
 
 
 def _turns(bench: Bench, weight: Tensor, on_device: bool, on_cpu: bool) -> float:

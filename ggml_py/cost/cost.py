@@ -334,7 +334,7 @@ class _Adder:
         capture = self.plan.capture
         own = capture.buft_of(given.tensor.record)
         bufts = (own if own >= 0 else self.plan.backends[a].buft, self.plan.backends[b].buft)
-        return any(i >= 0 and capture.bufts[i].name.endswith(_HOST) for i in bufts)
+        return any(is_pinned(self.plan, i) for i in bufts)
 
     def _total_interval(self, total: float) -> Interval:
         """Errors of one kind of work are the same error, those of several kinds are not; all share
@@ -383,6 +383,11 @@ def estimator_of(machine: Machine, backend: str, device: str) -> Estimator | She
             kept[name] = made
             return made
     return None
+
+
+def is_pinned(plan: Planned, buft: int) -> bool:
+    """Whether a buffer type, by its index, is host memory that a device has locked."""
+    return buft >= 0 and plan.capture.bufts[buft].name.endswith(_HOST)
 
 
 def _measured(machine: Machine, name: str, backend: str) -> MeasuredDevice | None:

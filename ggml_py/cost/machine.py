@@ -170,6 +170,9 @@ def _read(data: Mapping[str, Any]) -> Machine:
     if missing := known - {*described, "load"}:
         raise KeyError(f"no {', '.join(sorted(missing))}")
     described = {name: value for name, value in described.items() if name in known}
+    for name in ("cores", "cache", "memory", "n_threads"):
+        if type(described[name]) is not int or described[name] < (name == "n_threads"):
+            raise ValueError(f"{name} is {described[name]!r}")
     return Machine(
         Described(**described, load=(float(before), float(meanwhile))),
         tuple(map(_device, data["devices"])),
