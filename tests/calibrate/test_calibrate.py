@@ -143,4 +143,4 @@ def test_the_times_of_a_server_are_those_of_its_computing():
         if at[0] * at[1] > 1e7:  # beyond what the network takes
             assert 1 / 8 < there[at] / here[at] < 8, at
     copies = usual(server, "copy from CPU")
-    assert copies[256.0] > 1e-6 and copies[1 << 25] > 5 * copies[256.0]
+    assert copies[(256.0,)] > 1e-6 and copies[(float(1 << 25),)] > 5 * copies[(256.0,)]
