@@ -107,7 +107,7 @@ def _may_be_offloaded(facts: Facts, t: TensorRecord, b: int) -> bool:
     if facts.cause(t) == causes.OFFLOADED.code:
         return facts.where[t.id] == b
     weight = facts.followed_weight(t)
-    if weight is None:
+    if weight is None or t.offload >> b & 1:  # it wants it, and something else is in the way
         return False
     return facts.capture.bufts[facts.capture.buffers[weight.buffer].buft].is_host
 

@@ -170,6 +170,11 @@ def test_without_a_machine_it_says_what_makes_one(folder):
     assert "cost needs --machine FILE, which `ggml-py calibrate -o FILE` writes" in error
 
 
+def test_a_machine_that_is_not_there_is_named(folder):
+    error = fails("cost", folder / "m.gguf", "--machine", folder / "none.json")
+    assert "none.json: there is no such file; `ggml-py calibrate -o FILE` writes one" in error
+
+
 def test_types_that_are_not_there_are_refused(tmp_path):
     error = fails("calibrate", "-d", "CPU", "--types", "q9", "-o", tmp_path / "x.json", code=2)
     assert "--types q9: type 'q9': expected one of" in error

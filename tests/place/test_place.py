@@ -1,17 +1,20 @@
 """place: the quickest flags for a model, over libllama's plans and a machine's samples."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 from cli_runs import fails, ok
 from measured import knows_all, machine
 
 from ggml_py import llama
+from ggml_py.cost.rows import BenchRow
 from ggml_py.models.synthetic import LlamaSpec, write_llama
-from ggml_py.place import Flags, Workload, place
-from ggml_py.place.evaluate import Evaluator
+from ggml_py.place import Flags, Way, Workload, place
+from ggml_py.place.evaluate import Evaluator, WorkloadTime
 from ggml_py.place.flags import device_words, server_line
 from ggml_py.place.moves import AXES, Choices
+from ggml_py.place.verdict import judge
 
 CARD = "sim:gpu0,profile=rtx4090,memory=8G"
 WORK = (Workload(64, 16),)
@@ -110,6 +113,32 @@ def test_a_gain_within_the_error_is_none(model, slow_cpu):
     found = placed(model, slow_cpu, devices=("CPU",))
     assert found.verdict.keep
     assert found.runner_up is None or "a gain is certain only from" in found.verdict.text
+
+
+def way(flags, seconds, errors):
+    """A way whose prompt takes so long, and may be wrong by so many seconds for each kind."""
+    cost = SimpleNamespace(unknown=(), missing_copies=(), splits=(), copies=())
+    row = BenchRow(1, 0, 0, seconds, (seconds, seconds), ((1, 0, cost),), errors)
+    return Way(flags, (WorkloadTime(Workload(1, 0), row, None),), (), {})
+
+
+def test_the_error_of_a_difference_decides():
+    now, then = Flags(n_threads=1), Flags(n_threads=1, n_ubatch=64)
+    product, copy = ("CPU", "MUL_MAT q4_0"), ("gpu0", "copy")
+    given = way(now, 1.0, {product: 0.5})
+    # What is wrong with the same work is wrong in both: half of it was done elsewhere.
+    sure = judge(given, way(then, 0.7, {product: 0.5}), 0.02)
+    assert not sure.keep and sure.chosen.flags == then
+    unsure = judge(given, way(then, 0.7, {copy: 0.5}), 0.02)
+    assert unsure.keep and unsure.chosen is given and unsure.certain_from > 0.3
+    assert "keep what you have: 30.0% less time is predicted" in unsure.text
+    assert "--measure would tell from about 5% on" in unsure.text
+    assert "--measure" not in judge(given, way(then, 0.7, {copy: 0.5}), 0.02, "no device").text
+    # Runs of the same program differ, however well its work is known.
+    assert judge(way(now, 1.0, {}), way(then, 0.95, {}), 0.02).keep
+    # Another number of threads was calibrated by itself: nothing cancels.
+    other = judge(given, way(Flags(n_threads=2), 0.7, {product: 0.5}), 0.02)
+    assert other.keep
 
 
 def test_several_sequences_generate_together(model, slow_cpu):

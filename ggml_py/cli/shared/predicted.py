@@ -35,7 +35,12 @@ def load_machine(path: str, devices: Sequence[str] = ()) -> Machine:
             card = next((s[8:] for s in settings if s.startswith("profile=")), "")
             if one.startswith("sim:") and card in DATASHEETS:
                 cards[name] = card
-    return Machine.load(path).with_cards(cards)
+    try:
+        return Machine.load(path).with_cards(cards)
+    except FileNotFoundError:
+        raise FileNotFoundError(
+            f"{path}: there is no such file; `ggml-py calibrate -o FILE` writes one"
+        ) from None
 
 
 class Predictions:
