@@ -213,6 +213,16 @@ def no_simulated_devices() -> Iterator[None]:
     assert not [sim for sim in left if not sim.closed]
 
 
+@pytest.fixture(autouse=True, scope="module")
+def no_devices_of_servers() -> Iterator[None]:
+    """The device of an RPC server stays until its process ends, and the modules after would plan
+    and compute on it: a test that asks for one does so in a process of its own."""
+    yield
+    rpc = sys.modules.get("ggml_py.backends.rpc")
+    asked = [f"{host}:{port}" for host, port in rpc._servers] if rpc else []
+    assert not asked, f"servers that tests of this process asked: {asked}"
+
+
 @pytest.fixture
 def sims() -> Iterator[Callable[..., ggml.SimDevice]]:
     """Makes simulated devices, which are closed in the end: other tests look for GPUs."""

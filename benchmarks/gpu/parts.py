@@ -44,6 +44,8 @@ _CARDS = ("ggml_py/sim/*.py", "ggml_py/sim/profiles/cards.py", "ggml_py/native/c
           "vendor/card_backends.py", "vendor/cards.py", "vendor/cut.py")  # fmt: skip
 _MODELS = ("ggml_py/scheduler/*.py", "ggml_py/models/**/*.py")
 
+_COST = ("ggml_py/calibrate/*.py", "ggml_py/cost/*.py", "benchmarks/cost_models.py")
+
 PARTS = (
     Part("tests", "the suite's tests marked `gpu`, and `ggml-py demo`", 240, 60,
          (*_OBJECTS, *_MODELS, "tests/backends/test_gpu.py", "tests/models/test_models_gpu.py")),
@@ -55,6 +57,8 @@ PARTS = (
          90, (*_OBJECTS, *_MODELS, *_CARDS)),
     Part("pipeline", "several graphs in flight (`parallel`): results and overlap", 80, 30,
          (*_OBJECTS, *_MODELS)),
+    Part("cost", "what `ggml-py calibrate` measures, and `llama-bench`'s rows to compare "
+         "predictions with", 400, 150, (*_OBJECTS, *_COST)),
     Part("conformance", "`test-backend-ops test` with the kit's library of the GPU", 350, 60,
          _OBJECTS),
 )  # fmt: skip

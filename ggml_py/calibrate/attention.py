@@ -59,7 +59,7 @@ def _attention(
         # Models have some cells more than attention reads: caches of a power of two of cells would
         # lie in the same places of the processor's caches, all of them.
         first = caches.new_tensor(type_, d * heads, cells + _MORE)
-        enough = int(1e8 // (cells * tokens * d * heads)) + 1
+        enough = bench.enough(1e8, cells * tokens * d * heads) + 1
         # Several, as in a model: one that was just read is read a third faster.
         few = _CACHES if tokens == 1 else 1
         n = max(min(total // (2 * first.nbytes), enough, 400), 1 if suffix else few)

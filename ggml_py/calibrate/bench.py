@@ -36,6 +36,8 @@ _CHUNK_S, _CHUNK_BOTH_S = 0.02, 0.06
 _PATIENCE = 3  # times as long as it would take alone, before disturbed repetitions count after all
 _SPARE = 1 << 12  # bytes: some devices lay tensors out with more than they have
 _KEPT = 25  # repetitions that a sample keeps
+_QUICK = 2e12  # operations a second, from which on a graph needs more nodes to be measured by
+_MORE = 100  # times as many
 
 
 class _Chunk(NamedTuple):
@@ -78,6 +80,7 @@ class Bench:
         self._read = ffi.new("char[4]")
         self._overhead = 0.0
         self._overhead = self._call_overhead()
+        self.is_quick = not (self.is_cpu or self.is_remote) and self._speed() > _QUICK
 
     def mapped(self, type_: str, total: int) -> Mapped:
         """A mapped file of that type with at least `total` bytes; the last one is kept."""
@@ -109,6 +112,25 @@ class Bench:
             graph = context.new_graph()
             graph.build_forward_expand(context.scale(x, 2.0))
             return statistics.median(self.times(graph, {x: np.ones(32, np.float32)}, 0.02))
+
+    def enough(self, work: float, for_node: float) -> int:
+        """How many nodes make a graph that is measured well, if it should have so much work and a
+        node has so much."""
+        return max(int(work * (_MORE if self.is_quick else 1) // for_node), 1)
+
+    def _speed(self) -> float:
+        """Operations a second of one product, about."""
+        k, n = 2048, 256
+        with Context(1 << 20) as kept, Context(1 << 20) as context:
+            weight = kept.new_tensor("f16", k, k)
+            kept.alloc(self.backend, usage="weights")
+            weight.set(np.zeros((k, k), np.float16))
+            x = context.new_tensor("f32", k, n)
+            graph = context.new_graph()
+            graph.build_forward_expand(context.mul_mat(weight, x))
+            taken = self.times(graph, {x: np.zeros((n, k), np.float32)}, 0.02)
+            self.scheduler.reset()
+        return float(2 * k * k * n / min(taken))
 
     def times(
         self, graph: Graph, inputs: dict[Tensor, Any], seconds: float, least: int = LEAST

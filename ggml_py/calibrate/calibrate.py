@@ -126,7 +126,8 @@ def _jobs(
 ) -> Iterator[tuple[str, Steps]]:
     """All measurements, the most needed first."""
     cache = largest_cache() or 16 << 20
-    cold, hot = min(max(3 * cache, 64 << 20), 512 << 20), cache // 8
+    least = 256 << 20 if bench.is_quick else 64 << 20  # the caches of GPUs have up to 100 MiB
+    cold, hot = min(max(3 * cache, least), 512 << 20), cache // 8
     if bench.is_cpu:
         yield "a split", measure_compute(bench)
     else:

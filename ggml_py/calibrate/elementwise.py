@@ -213,7 +213,7 @@ def _op(bench: Bench, make: Make, n: int, rows: int) -> bool:
         kept.alloc(bench.backend)
         for tensor in kept:
             fill(tensor, block_of(str(tensor.type.name).lower().replace("_k", "_K"), n, 8))
-        count = _COUNT if rows == 1 else 4
+        count = _COUNT if rows == 1 or bench.is_quick else 4
         graph = context.new_graph(4096)
         for _ in range(count):
             graph.build_forward_expand(node())

@@ -17,6 +17,7 @@ from .weights import MAPPED, OWN, matrices, places_of
 # (k, m) of matrices: small ones of attention, usual ones, and one beyond most caches.
 SIZES = ((512, 128), (768, 768), (2048, 1024), (2048, 6144))
 WIDE_SIZES = ((768, 768), (2048, 2048))
+LARGE_SIZES = ((4096, 4096), (4096, 14336))  # of devices that are quick with them
 WIDTHS = (2, 4, 8, 32, 512)  # time is a line beyond some tens
 _FEW_WIDTHS = (8, 512)  # of weights in the mapped file, if the device repacks their type
 _EXPERT_SIZES = ((512, 512), (1024, 1536))
@@ -37,17 +38,17 @@ def measure_type(bench: Bench, type_: str, cold: int, cache: int) -> Steps:
                 _one_column(bench, weights, cache)
                 if (k, m) in WIDE_SIZES:
                     for n in WIDTHS if usual else _FEW_WIDTHS:
-                        _product(bench, weights[: _enough(k * m * n)], n)
+                        _product(bench, weights[: _enough(bench, k * m * n)], n)
                 elif usual and (k, m) == SIZES[-1]:
-                    _product(bench, weights[:1], WIDTHS[-1])
+                    _product(bench, weights[: _enough(bench, k * m * WIDTHS[-1])], WIDTHS[-1])
             yield
         if not usual:
             continue
-        k, m = WIDE_SIZES[-1]
-        with matrices(bench, type_, (k, m), cold, where) as weights:
-            for n in WIDTHS:
-                _product(bench, weights[: _enough(k * m * n)], n)
-        yield
+        for k, m in (WIDE_SIZES[-1], *(LARGE_SIZES if bench.is_quick else ())):
+            with matrices(bench, type_, (k, m), cold, where) as weights:
+                for n in WIDTHS if (k, m) == WIDE_SIZES[-1] else (1, *WIDTHS):
+                    _product(bench, weights[: _enough(bench, k * m * n)], n)
+            yield
 
 
 def _one_column(bench: Bench, weights: list[Tensor], cache: int) -> None:
@@ -59,9 +60,9 @@ def _one_column(bench: Bench, weights: list[Tensor], cache: int) -> None:
         _product(bench, few * max(64 // len(few), 1), 1, HOT, _SECONDS / 2)
 
 
-def _enough(work: int) -> int:
+def _enough(bench: Bench, work: int) -> int:
     """How many products make a graph that takes some milliseconds."""
-    return int(min(max(5e8 // work, 1), 200))
+    return min(bench.enough(5e8, work), 200)
 
 
 def _product(
@@ -84,7 +85,7 @@ def measure_experts(bench: Bench, type_: str, cold: int) -> Steps:
     for k, m in _EXPERT_SIZES:
         with matrices(bench, type_, (k, m, 8), cold, where) as weights:
             for n in (1, 8, 64, 512):
-                if not _experts(bench, weights[: _enough(k * m * n * 2)], n):
+                if not _experts(bench, weights[: _enough(bench, k * m * n * 2)], n):
                     return
         yield
 
@@ -137,7 +138,7 @@ def measure_heads(bench: Bench) -> Steps:
 
 
 def _heads(bench: Bench, d: int, cells: int, n: int, wide: bool) -> None:
-    heads, count = 4, max(min(int(2e8 // (cells * d * n * 4)), 24), 2)
+    heads, count = 4, max(min(bench.enough(2e8, cells * d * n * 4), 24), 2)
     ne = (d, cells, heads) if wide else (cells, d, heads)
     with Context(64 << 20) as cache, Context(64 << 20) as context:
         caches = [cache.new_tensor("f16", *ne) for _ in range(count)]

@@ -2,6 +2,7 @@
 
 import importlib
 
+import cli_runs
 import numpy as np
 import pytest
 import rpc_net
@@ -15,6 +16,7 @@ from ggml_py.calibrate.elementwise import OPS, measure_op
 from ggml_py.calibrate.overheads import measure_split
 from ggml_py.calibrate.products import measure_experts, measure_type
 from ggml_py.calibrate.weights import MAPPED, matrices, places_of
+from ggml_py.cost import Machine
 from ggml_py.errors import ServerLostError
 
 MiB = 1 << 20
@@ -126,11 +128,14 @@ def test_others_are_counted_and_this_process_is_not():
 
 
 @pytest.mark.thorough("long")
-def test_the_times_of_a_server_are_those_of_its_computing():
+def test_the_times_of_a_server_are_those_of_its_computing(tmp_path):
     """An RPC server computes after it was told to: a call that returns has only told it."""
+    file = tmp_path / "machine.json"
     with rpc_net.server(1) as process:
-        found = calibrate([f"rpc:{process.endpoint}", "CPU"], 1, seconds=25.0, types=("f32",))
-    server, cpu = found.devices
+        devices = ("-d", f"rpc:{process.endpoint}", "-d", "CPU", "-t", 1, "--types", "f32")
+        done = cli_runs.run("calibrate", *devices, "--seconds", 25, "-o", file)
+    assert done.returncode == 0, done.stderr
+    server, cpu = Machine.load(file).devices
     assert server.name.startswith("RPC") and server.asynchronous
 
     def usual(device, key):
