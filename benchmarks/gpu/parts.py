@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 MOST_S = 8 * 60  # for one part
-ALL_S = 25 * 60  # for all parts, with what comes before them
+ALL_S = 32 * 60  # for all parts, with what comes before them
 UNFINISHED = 3  # exit status of a part that had no time for all of it
 SETUP_S = 150  # to unpack the kit and install the wheels
 

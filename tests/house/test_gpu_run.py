@@ -227,9 +227,9 @@ def test_a_file_that_is_no_result(run, tmp_path, change, said):
 # ---- the table of parts
 
 
-def test_all_parts_together_take_at_most_25_minutes():
+def test_all_parts_together_take_at_most_32_minutes():
     assert all(0 < part.least_s <= part.limit_s <= parts.MOST_S == 480 for part in parts.PARTS)
-    assert sum(part.limit_s for part in parts.PARTS) + parts.SETUP_S <= parts.ALL_S == 1500
+    assert sum(part.limit_s for part in parts.PARTS) + parts.SETUP_S <= parts.ALL_S == 1920
     assert len(parts.PARTS) + 1 <= record.MOST_FILES  # with machine.json
 
 
