@@ -20,7 +20,9 @@ so a run that was stopped goes on. `--again` predicts again and measures nothing
 
 Upstream's llama-bench of the oracle has the CPU and RPC: half of the layers are on a server, a
 process on loopback. BLAS and simulated devices are measured with `ggml-py bench`, which has
-llama-bench's tests and libllama's graphs.
+llama-bench's tests and libllama's graphs. For GPU (all layers there) and GPU-half the calibration
+and the measurements are those that a run of the kit brought back (docs/GPU.md); plans are made here
+on a card with that GPU's properties.
 """
 
 from __future__ import annotations
@@ -46,6 +48,7 @@ from rich.console import Console
 from rich.table import Table
 from rpc_server import rpc_server
 
+import ggml_py as ggml
 from ggml_py import llama
 from ggml_py.calibrate import calibrate
 from ggml_py.calibrate.describe import Busy
@@ -66,7 +69,12 @@ DEVICES: dict[str, tuple[str, ...]] = {
     "BLAS": ("BLAS", "CPU"),
     "RPC": (f"rpc:127.0.0.1:{PORT}", "CPU"),
     "sim": ("sim:gpu0", "CPU"),
+    "GPU": ("CUDA0", "CPU"),
+    "GPU-half": ("CUDA0", "CPU"),
 }
+HALF = ("RPC", "GPU-half")  # that have half of the layers
+FROM_KIT = {"GPU": "all", "GPU-half": "half"}  # as benchmarks/gpu/part_cost.py calls them
+KIT_RESULT = Path(__file__).resolve().parent / "results" / "gpu" / "cost.json"
 
 
 class Case(NamedTuple):
@@ -134,8 +142,8 @@ def command(case: Case, path: Path) -> list[str]:
 
 
 def layers_of(case: Case) -> int:
-    """The layers that go to a device: half of them to a server, otherwise all."""
-    return MODELS[case.model].n_layer // 2 if case.devices == "RPC" else -1
+    """The layers that go to a device: half of them, or all."""
+    return MODELS[case.model].n_layer // 2 if case.devices in HALF else -1
 
 
 def measure(case: Case, path: Path, quiet: float) -> dict[str, Any]:
@@ -178,6 +186,25 @@ def machine_of(devices: str, threads: int, folder: Path, quiet: float) -> Machin
             if threads == 1 or devices == "RPC" or machine.described.load[1] < quiet:
                 break
     return Machine.load(path)
+
+
+@contextmanager
+def from_kit(devices: str, measured: dict[str, Any], folder: Path) -> Iterator[int]:
+    """Adds what a run of the kit measured, and its calibration to the folder. Meanwhile a card with
+    the properties of its GPU has the GPU's name. Gives the number of threads."""
+    kept = json.loads(KIT_RESULT.read_text())["result"]
+    threads = int(kept["machine"]["machine"]["n_threads"])
+    (folder / f"machine-{devices}-{threads}.json").write_text(json.dumps(kept["machine"]))
+    for name, rows in kept["measured"].items():
+        where, model, _threads = name.split("/")
+        if where == FROM_KIT[devices]:
+            for row in rows:
+                key = f"{devices}/{model}/{threads}/{row['depth']}"
+                measured.setdefault(key, {})[row["test"]] = row["samples"]
+    card, properties = kept["card"]
+    profile = ggml.load_profile(card, **properties)
+    with ggml.sim_device(DEVICES[devices][0], profile=profile):
+        yield threads
 
 
 @contextmanager
@@ -257,9 +284,15 @@ def main() -> int:
     rows: list[dict[str, Any]] = []
     left_out: dict[str, str] = {}
     for devices, threads in product(asked.devices.split(","), map(int, asked.threads.split(","))):
-        if asked.again and not (asked.folder / f"machine-{devices}-{threads}.json").exists():
+        kept_here = devices in FROM_KIT
+        if kept_here and threads != int(asked.threads.split(",")[0]):
+            continue  # the kit has one number of threads
+        there = (asked.folder / f"machine-{devices}-{threads}.json").exists()
+        if asked.again and not there and not kept_here:
             continue
         with ExitStack() as stack:
+            if kept_here:
+                threads = stack.enter_context(from_kit(devices, measured, asked.folder))
             if devices == "RPC":
                 stack.enter_context(rpc_server(PORT, threads))
             machine = machine_of(devices, threads, asked.folder, asked.quiet)
@@ -268,7 +301,7 @@ def main() -> int:
                 depths = [*map(int, asked.depths.split(","))]
                 for depth in depths[:1] if MODELS[model].n_params > LARGE else depths:
                     key = f"{devices}/{model}/{threads}/{depth}"
-                    if key not in measured and not asked.again:
+                    if key not in measured and not asked.again and not kept_here:
                         case = Case(devices, model, threads, depth, "")
                         found = measure(case, path, asked.quiet)
                         print(key, found, file=sys.stderr, flush=True)
