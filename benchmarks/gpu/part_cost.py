@@ -42,20 +42,25 @@ def work(doing: Doing) -> str:
     if not found["machine"]:
         said = json.loads((doing.work / "machine.json").read_text(encoding="utf-8"))
         found["card"] = properties(doing, said["gpus"][0] if said["gpus"] else None)
-        found["machine"] = calibrated(doing, threads)
-        doing.save()
+        calibrated(doing, threads)
     return measured(doing, models, folder, threads)
 
 
-def calibrated(doing: Doing, threads: int) -> dict[str, Any]:
-    """The machine's file: the device, and the CPU beside it."""
-    if doing.dry_run:
-        return calibrate(["CPU"], threads, seconds=5.0, types=("f32", "q4_0")).to_dict()
-    gpu = calibrate([doing.device], threads, seconds=GPU_S, types=TYPES).to_dict()
-    cpu = calibrate(["CPU"], threads, seconds=CPU_S, types=TYPES).to_dict()
-    gpu["devices"] += cpu["devices"]
-    gpu["doubts"] += cpu["doubts"]
-    return gpu
+def calibrated(doing: Doing, threads: int) -> None:
+    """Keeps the machine's file: the device, and the CPU beside it."""
+    wanted: dict[str, Any] = {"CPU": {"seconds": 5.0, "types": ("f32", "q4_0")}}
+    if not doing.dry_run:
+        wanted = {doing.device.name: {"seconds": GPU_S, "types": TYPES},
+                  "CPU": {"seconds": CPU_S, "types": TYPES}}  # fmt: skip
+    kept: dict[str, Any] = {}
+    for name, settings in wanted.items():
+        found = calibrate([name], threads, **settings).to_dict()
+        kept = kept or {**found, "devices": [], "doubts": []}
+        kept["devices"] += found["devices"]
+        kept["doubts"] += found["doubts"]
+        doing.found["machine"] = kept
+        doing.save()
+        print(name, f"{found['machine']['seconds']} s", found["doubts"], flush=True)
 
 
 def measured(doing: Doing, models: list[str], folder: Path, threads: int) -> str:
@@ -70,11 +75,15 @@ def measured(doing: Doing, models: list[str], folder: Path, threads: int) -> str
             break
         n_layer = MODELS[model].n_layer
         depths = DEPTHS[:1] if MODELS[model].n_params > LARGE and where == "half" else DEPTHS
-        printed = doing.run(
-            doing.programs / "llama-bench", "-m", folder / f"{model}.gguf", "-p", N_PROMPT,
-            "-n", N_GEN, "-d", ",".join(map(str, depths)), "-t", threads, "-r", REPETITIONS,
-            "-dev", device, "-ngl", 99 if where == "all" else n_layer // 2, "-o", "jsonl",
-        )  # fmt: skip
+        try:
+            printed = doing.run(
+                doing.programs / "llama-bench", "-m", folder / f"{model}.gguf", "-p", N_PROMPT,
+                "-n", N_GEN, "-d", ",".join(map(str, depths)), "-t", threads, "-r", REPETITIONS,
+                "-dev", device, "-ngl", 99 if where == "all" else n_layer // 2, "-o", "jsonl",
+            )  # fmt: skip
+        except RuntimeError as error:
+            doing.fail(f"{where}/{model}: {error}")
+            continue
         rows[f"{where}/{model}/{threads}"] = [
             {"test": f"pp{N_PROMPT}" if row["n_prompt"] else f"tg{N_GEN}", "depth": row["n_depth"],
              "samples": row["samples_ts"]}

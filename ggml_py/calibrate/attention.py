@@ -10,7 +10,7 @@ from ..errors import GgmlError
 from ..graphs.context import Context
 from ..tensors.convert import row_size
 from ..tensors.tensor import Tensor
-from .bench import Bench, Steps
+from .bench import GRAPH_SIZE, Bench, Steps
 from .blocks import block_of, fill
 
 CELLS = (256, 512, 1024, 4096)
@@ -73,7 +73,7 @@ def _attention(
         given = context.new_tensor("f32", d, heads, tokens)
         q = context.permute(given, 0, 2, 1, 3)
         mask = context.new_tensor("f16", cells, tokens)
-        graph = context.new_graph(8192)
+        graph = context.new_graph(GRAPH_SIZE)
         again = max(-(-20 // n), 1) if suffix else 1
         try:
             for _ in range(again):

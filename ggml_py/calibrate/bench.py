@@ -26,6 +26,10 @@ from ..tensors.tensor import Tensor
 from ..trace.record import VIEW_OPS
 from .mapped import Mapped
 
+# Nodes and what they read together: half a gigabyte of the smallest matrices, for machines with
+# caches that large.
+GRAPH_SIZE = 1 << 15
+MOST_MATRICES = GRAPH_SIZE // 2 - 100  # each is read by one node
 Steps = Generator[None, None, None]  # measurements: the caller may end them between two
 LEAST, MOST = 5, 400  # repetitions of a measurement
 _LONG, _FEW = 0.05, 3  # seconds of a compute, from which on so many repetitions are enough
@@ -70,7 +74,7 @@ class Bench:
             pool = ThreadPool(here)
             self._handles.append(pool)
             self.backends[-1].set_threadpool(pool)
-        self.scheduler = Scheduler(self.backends, graph_size=8192, op_offload=False)
+        self.scheduler = Scheduler(self.backends, graph_size=GRAPH_SIZE, op_offload=False)
         self._handles.insert(0, self.scheduler)
         self.samples: list[Sample] = []
         self._index: dict[tuple[str, tuple[float, ...]], int] = {}

@@ -11,7 +11,7 @@ from contextlib import closing
 from ..backends.device import Device, default_n_threads, device
 from ..boundary.ffi import BUILD
 from ..cost.machine import Described, Machine, MeasuredDevice
-from ..errors import GgmlError
+from ..errors import GgmlError, ServerLostError
 from ..sim.given import named_devices
 from .attention import measure_attention
 from .bench import Bench, Steps
@@ -92,19 +92,26 @@ def _measure(
     caps = measured.props.caps
     with Bench(measured, n_threads) as bench:
         jobs = list(_jobs(bench, types, others))
-        left_out = []
+        left_out: list[str] = []
+        failed: list[str] = []
         for i, (what, job) in enumerate(jobs):
             show(f"{measured.name}: {what}", i / len(jobs))
             if time.monotonic() > end:
                 left_out.append(what)
                 continue
-            with closing(job):  # ends it before the device is closed
-                for _ in job:
-                    show(f"{measured.name}: {what}", i / len(jobs))
-                    if time.monotonic() > end:
-                        left_out.append(f"{what} (in part)")
-                        break
-        said = [f"no time was left for {_some(left_out)}"] * bool(left_out)
+            try:
+                with closing(job):  # ends it before the device is closed
+                    for _ in job:
+                        show(f"{measured.name}: {what}", i / len(jobs))
+                        if time.monotonic() > end:
+                            left_out.append(f"{what} (in part)")
+                            break
+            except ServerLostError:
+                raise
+            except GgmlError as error:  # what else the device computes can still be measured
+                failed.append(f"{what} failed ({str(error).splitlines()[0]})")
+                bench.scheduler.reset()
+        said = [*failed, *[f"no time was left for {_some(left_out)}"] * bool(left_out)]
         if bench.n_disturbed > _DISTURBED * bench.n_alone:
             share = bench.n_disturbed / (bench.n_disturbed + bench.n_alone)
             said.append(f"others took its cores in {share:.0%} of the repetitions")

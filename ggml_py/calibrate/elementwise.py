@@ -10,7 +10,7 @@ import numpy as np
 from ..errors import GgmlError
 from ..graphs.context import Context
 from ..tensors.tensor import Tensor
-from .bench import Bench, Steps
+from .bench import GRAPH_SIZE, Bench, Steps
 from .blocks import block_of, fill
 
 # (elements of a row, rows)
@@ -214,7 +214,7 @@ def _op(bench: Bench, make: Make, n: int, rows: int) -> bool:
         for tensor in kept:
             fill(tensor, block_of(str(tensor.type.name).lower().replace("_k", "_K"), n, 8))
         count = _COUNT if rows == 1 or bench.is_quick else 4
-        graph = context.new_graph(4096)
+        graph = context.new_graph(GRAPH_SIZE)
         for _ in range(count):
             graph.build_forward_expand(node())
         ok = bench.sample(graph, made.values, count, 0.01)

@@ -15,7 +15,7 @@ from ..cost.sample import COLD_NODE, COPY_FROM, COPY_TO, PINNED, SPLIT
 from ..graphs.context import Context
 from ..scheduler.recording import Recording
 from ..tensors.tensor import Tensor
-from .bench import Bench, Steps
+from .bench import GRAPH_SIZE, Bench, Steps
 from .weights import MAPPED, OWN, REPACKED, matrices, places_of
 
 _ROUNDS = 5
@@ -45,7 +45,7 @@ def measure_cold_node(bench: Bench, cold: int) -> Steps:
     where = REPACKED if REPACKED in places_of(bench.device, "q4_0") else (
         MAPPED if bench.is_cpu else OWN)  # fmt: skip
     with matrices(bench, "q4_0", (768, 768), cold, where) as weights:
-        some = weights[:240]
+        some = weights[:2000]
         found: list[float] = []
         small = 4
         try:
@@ -69,7 +69,7 @@ def _chain(bench: Bench, weights: list[Tensor] | list[None], small: int) -> floa
         for norm in norms:
             norm.set(np.ones(768, np.float32))
         x = context.new_tensor("f32", 768)
-        graph = context.new_graph(8192)
+        graph = context.new_graph(GRAPH_SIZE)
         y = x
         for weight, norm in zip(weights, norms, strict=True):
             if weight is not None:

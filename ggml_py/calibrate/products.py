@@ -11,7 +11,7 @@ from ..cost.sample import WORKING_SET
 from ..graphs.context import Context
 from ..graphs.graph import Graph
 from ..tensors.tensor import Tensor
-from .bench import Bench, Steps
+from .bench import GRAPH_SIZE, Bench, Steps
 from .weights import MAPPED, OWN, matrices, places_of
 
 # (k, m) of matrices: small ones of attention, usual ones, and one beyond most caches.
@@ -71,7 +71,7 @@ def _product(
     """One sample; False if the device does not compute it."""
     with Context(64 << 20) as context:
         x = context.new_tensor("f32", weights[0].ne[0], n)
-        graph = context.new_graph(8192)
+        graph = context.new_graph(GRAPH_SIZE)
         for weight in weights:
             graph.build_forward_expand(context.mul_mat(weight, x))
         ok = bench.sample(graph, {x: _random(n, x.ne[0])}, len(weights), seconds, suffix)
@@ -95,7 +95,7 @@ def _experts(bench: Bench, weights: Sequence[Tensor], n: int) -> bool:
     with Context(64 << 20) as context:
         x = context.new_tensor("f32", weights[0].ne[0], 1, n)
         ids = context.new_tensor("i32", 2, n)
-        graph = context.new_graph(8192)
+        graph = context.new_graph(GRAPH_SIZE)
         for weight in weights:
             graph.build_forward_expand(context.mul_mat_id(weight, x, ids))
         chosen = rng.random((n, 8)).argsort(axis=1)[:, :2].astype(np.int32)
@@ -115,7 +115,7 @@ def measure_working_set(bench: Bench, largest: int) -> Steps:
             some = weights[: max(total // size, 1)]
             with Context(64 << 20) as context:
                 x = context.new_tensor("f32", 768, 1)
-                graph = context.new_graph(8192)
+                graph = context.new_graph(GRAPH_SIZE)
                 for weight in some:
                     graph.build_forward_expand(context.mul_mat(weight, x))
                 bench.sample(
@@ -146,7 +146,7 @@ def _heads(bench: Bench, d: int, cells: int, n: int, wide: bool) -> None:
         for tensor in caches:
             tensor.set(_random(heads * ne[1], ne[0]).reshape(heads, ne[1], ne[0]))
         x = context.new_tensor("f32", ne[0], n, heads)
-        graph: Graph = context.new_graph(8192)
+        graph: Graph = context.new_graph(GRAPH_SIZE)
         for tensor in caches:
             graph.build_forward_expand(context.mul_mat(tensor, x))
         bench.sample(graph, {x: _random(heads * n, ne[0]).reshape(heads, n, ne[0])}, count)

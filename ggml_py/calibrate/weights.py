@@ -10,7 +10,7 @@ from ..backends.device import Device
 from ..errors import GgmlError
 from ..graphs.context import Context
 from ..tensors.tensor import Tensor
-from .bench import Bench
+from .bench import MOST_MATRICES, Bench
 from .blocks import block_of, fill
 from .mapped import ROWS, size_of
 
@@ -48,9 +48,9 @@ def matrices(
     """So many matrices of that shape that they have about `total` bytes together."""
     if where == MAPPED:
         with bench.mapped(type_, max(total, size_of(type_, ne))).matrices(type_, ne, total) as made:
-            yield made
+            yield made[:MOST_MATRICES]
         return
-    count = max(min(-(-total // size_of(type_, ne)), 3000), 1)
+    count = max(min(-(-total // size_of(type_, ne)), MOST_MATRICES), 1)
     block = block_of(type_, ne[0], ROWS)
     repacked = where == REPACKED
     buft = bench.device.extra_buffer_types[0] if repacked else bench.backend.buffer_type
