@@ -217,10 +217,14 @@ def no_simulated_devices() -> Iterator[None]:
 def no_devices_of_servers() -> Iterator[None]:
     """The device of an RPC server stays until its process ends, and the modules after would plan
     and compute on it: a test that asks for one does so in a process of its own."""
+
+    def asked() -> list[str]:
+        rpc = sys.modules.get("ggml_py.backends.rpc")
+        return [f"{host}:{port}" for host, port in rpc._servers] if rpc else []
+
+    before = asked()
     yield
-    rpc = sys.modules.get("ggml_py.backends.rpc")
-    asked = [f"{host}:{port}" for host, port in rpc._servers] if rpc else []
-    assert not asked, f"servers that tests of this process asked: {asked}"
+    assert asked() == before, f"servers that tests of this module asked: {asked()}"
 
 
 @pytest.fixture

@@ -29,7 +29,11 @@ LIMIT = 90.0  # seconds for each device
 # The most usual first: a slow machine has no time for the last ones.
 TYPES = ("f32", "q4_K", "q6_K", "q8_0", "q4_0", "f16", "mxfp4", "q5_K", "bf16", "iq4_nl")
 EXPERT_TYPES = ("q4_0", "q8_0", "f16", "q4_K", "q6_K", "mxfp4")
-_NEEDED = 6  # of the types, which are measured before attention
+_FIRST = 3  # of the types; then comes what every model needs, and then the other types
+_FIRST_OPS = (
+    "rms_norm", "rms_norm and mul", "mul", "add", "rope", "rope neox", "swiglu_split",
+    "set_rows f16", "get_rows f32", "get_rows q4_K", "soft_max with mask", "cont",
+)  # fmt: skip
 _BUSY = 0.15  # cores that others use, from which on it is said
 _DISTURBED = 0.25  # disturbed repetitions for each that was not, from which on it is said
 _WIDE = 0.12  # spread of a sample from which on it counts as uncertain
@@ -145,12 +149,15 @@ def _jobs(
         yield f"products, {type_}", measure_type(bench, type_, cold, hot)
         if type_ in EXPERT_TYPES:
             yield f"experts, {type_}", measure_experts(bench, type_, cold)
-        if i == min(_NEEDED, len(types)) - 1:
-            for name in OPS:
+        if i == min(_FIRST, len(types or ("f32",))) - 1:
+            for name in _FIRST_OPS:
                 yield name, measure_op(bench, name)
             for d in (64, 128):
                 yield "attention, f16", measure_attention(bench, "f16", d, cold, hot)
-            yield "attention in several ops", measure_heads(bench)
+    for name in OPS:
+        if name not in _FIRST_OPS:
+            yield name, measure_op(bench, name)
+    yield "attention in several ops", measure_heads(bench)
     for d in (64, 128):
         yield "attention, q8_0", measure_attention(bench, "q8_0", d, cold, hot)
 

@@ -68,6 +68,7 @@ class SheetEstimator:
         self.split = self.cold_node = Read(0.0, 0.0, ())
         self.bandwidth = _PART * self.sheet.bandwidth * 1e9
         self.speed = _PART * self.sheet.vector * 1e12
+        self.slow = self.bandwidth, self.speed
 
     def coldness(self, _nbytes: int) -> float:
         """Caches count for nothing."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from math import log2
+from statistics import median
 from typing import NamedTuple
 
 from .curves import Curve, Read
@@ -13,6 +15,8 @@ from .work import ATTENTION, NodeWork
 
 BYTES, FLOPS, OVERHEAD, LATENCY = "bytes", "flops", "overhead", "latency"
 HOT = " hot"  # behind the key of samples whose matrices were in the caches
+_GROWTH = 0.5  # of time with heads, as a power: below it they are computed at once
+_COLUMNS = 64  # of queries that a kernel computes with what it reads once
 # What is read instead of a kind that was not measured, with the relative error that this adds.
 _NEAREST: tuple[tuple[str, str, float], ...] = (
     (r"^(MUL_MAT(?:_ID)? \S+) CPU_Mapped$", r"\1", 0.15),
@@ -42,11 +46,13 @@ class Estimator:
             grouped.setdefault(sample.key, []).append((sample.at, index, sample))
         self._curves = {key: Curve(group) for key, group in grouped.items()}
         self._heads = _head_sizes(grouped)
+        self.heads_at_once = _heads_at_once(device.samples)
         self._known: dict[tuple[NodeWork, float], Estimate | None] = {}
         rates = [(s.bytes / s.usual, s.flops / s.usual) for s in device.samples
                  if s.usual > 0 and not s.key.endswith(HOT) and s.bytes]  # fmt: skip
         self.bandwidth = max((b for b, _f in rates), default=0.0)
         self.speed = max((f for _b, f in rates), default=0.0)
+        self.slow = _slow(b for b, _f in rates), _slow(f for _b, f in rates)
         self.cold_node = self._constant(COLD_NODE)
         self.split = self._constant(SPLIT)
 
@@ -82,6 +88,8 @@ class Estimator:
         return self._known[key]
 
     def _estimate(self, work: NodeWork, coldness: float) -> Estimate | None:
+        if self.heads_at_once and work.key.startswith(ATTENTION):
+            work = _together(work)
         found = self._nearest(work)
         if found is None:
             return None
@@ -140,6 +148,38 @@ class Estimator:
         least = self._curves[key].read((0.0,)).seconds
         bound = LATENCY if least > found.seconds / 2 else BYTES
         return Estimate(found.seconds, found.error, bound, found.samples)
+
+
+def _slow(rates: Iterable[float]) -> float:
+    """What nine of ten rates exceed; 0 without any."""
+    some = sorted(rate for rate in rates if rate > 0)
+    return some[len(some) // 10] if some else 0.0
+
+
+def _heads_at_once(samples: Iterable[Sample]) -> bool:
+    """Whether attention of one token takes hardly longer if it has more heads, as on a GPU: by the
+    samples with the fewest and the most heads."""
+    of_all: dict[tuple[str, float], dict[float, float]] = {}
+    for s in samples:  # `at` is tokens, bytes of one cell in all heads, cells
+        if s.key.startswith(ATTENTION) and not s.key.endswith(HOT) and s.at[0] == 1:
+            of_all.setdefault((s.key, s.at[2]), {})[s.at[1]] = s.usual * s.at[1]
+    growths = [
+        log2(of[max(of)] / of[min(of)]) / log2(max(of) / min(of))
+        for of in of_all.values() if len(of) > 1
+    ]  # fmt: skip
+    return bool(growths) and median(growths) < _GROWTH
+
+
+def _together(work: NodeWork) -> NodeWork:
+    """The work of attention where heads are computed at the same time. Heads that share keys and
+    values are more columns of one product, until a kernel's columns are full."""
+    tokens, size, cells = work.at
+    shared = 1 / work.first_reads
+    if tokens * shared <= _COLUMNS:
+        at, times = (tokens * shared, size, cells), work.times / shared
+    else:
+        at, times = (tokens, size * shared, cells), work.times
+    return work._replace(at=at, times=times, first_reads=1.0)
 
 
 def _head_sizes(keys: Iterable[str]) -> dict[str, list[int]]:

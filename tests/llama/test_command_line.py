@@ -27,6 +27,14 @@ n = len(served)
 ggml.lib.ggml_backend_rpc_start_server(sys.argv[1].encode(), ggml.ffi.NULL, 1, n, devices)
 """
 
+FITTED = """
+import sys
+from ggml_py import llama
+
+with llama.open_command_line(sys.argv[2:], devices=(sys.argv[1], "CPU")) as model:
+    print(model.fit_arguments)
+"""
+
 
 @pytest.fixture(scope="module")
 def file(oracle, tmp_path_factory):
@@ -94,9 +102,9 @@ def test_fit_is_that_of_llama_fit_params(oracle, file, small_devices, more):
     """An unmodified program, on devices of a server, whose memory does not change."""
     words = ["-m", str(file), "-fitt", "1", "-fitc", "256", *more.split()]
     fitted = oracle.run("llama-fit-params", "--rpc", small_devices, *words).stdout.strip()
-    line = ["llama-fit-params", *words]
-    with llama.open_command_line(line, devices=(f"rpc:{small_devices}", "CPU")) as model:
-        assert model.fit_arguments == fitted
+    command = [sys.executable, "-c", FITTED, f"rpc:{small_devices}", "llama-fit-params", *words]
+    ours = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ours.stdout.strip() == fitted, ours.stderr
     assert fitted.startswith("-c ")
 
 
