@@ -46,11 +46,12 @@ def matrices(
     bench: Bench, type_: str, ne: tuple[int, ...], total: int, where: str
 ) -> Iterator[list[Tensor]]:
     """So many matrices of that shape that they have about `total` bytes together."""
+    total = min(total, MOST_MATRICES * size_of(type_, ne))
     if where == MAPPED:
         with bench.mapped(type_, max(total, size_of(type_, ne))).matrices(type_, ne, total) as made:
-            yield made[:MOST_MATRICES]
+            yield made
         return
-    count = max(min(-(-total // size_of(type_, ne)), MOST_MATRICES), 1)
+    count = max(-(-total // size_of(type_, ne)), 1)
     block = block_of(type_, ne[0], ROWS)
     repacked = where == REPACKED
     buft = bench.device.extra_buffer_types[0] if repacked else bench.backend.buffer_type

@@ -10,11 +10,11 @@ import rpc_net
 import ggml_py as ggml
 from ggml_py.boundary.ffi import BUILD
 from ggml_py.calibrate import calibrate
-from ggml_py.calibrate.bench import Bench
+from ggml_py.calibrate.bench import MOST_MATRICES, Bench
 from ggml_py.calibrate.describe import Busy, largest_cache, processor
 from ggml_py.calibrate.elementwise import OPS, measure_op
 from ggml_py.calibrate.overheads import measure_split
-from ggml_py.calibrate.products import measure_experts, measure_type
+from ggml_py.calibrate.products import _product, measure_experts, measure_type
 from ggml_py.calibrate.weights import MAPPED, matrices, places_of
 from ggml_py.cost import Machine
 from ggml_py.errors import ServerLostError
@@ -111,6 +111,28 @@ def test_a_device_that_is_lost_keeps_what_was_measured_before(monkeypatch):
         with pytest.raises(ServerLostError) as error:
             calibrate(["CPU", gone], 1, seconds=1.0, types=())
     assert [device.name for device in error.value.measured.devices] == ["CPU"]
+
+
+def test_work_that_fails_is_left_out_and_said(monkeypatch):
+    """What the device computes otherwise is measured."""
+    def fails(*_arguments):
+        raise ggml.GgmlError("the graph is full")
+        yield
+
+    monkeypatch.setattr(here, "measure_compute", fails)
+    found = calibrate(["CPU"], 1, seconds=1.5, types=())
+    assert "a split failed (the graph is full)" in found.devices[0].incomplete
+    assert found.devices[0].samples
+
+
+@pytest.mark.thorough("long")
+def test_a_machine_with_a_cache_of_a_gigabyte(bench):
+    """Its matrices are so many that graphs of 8192 nodes do not hold them."""
+    with matrices(bench, "q4_0", (512, 128), 512 << 20, MAPPED) as weights:
+        assert len(weights) > 8192
+        assert _product(bench, weights, 1)
+    with matrices(bench, "q4_0", (256, 32), 512 << 20, MAPPED) as weights:
+        assert len(weights) <= MOST_MATRICES
 
 
 def test_a_machine_under_load_is_said(monkeypatch):
