@@ -101,9 +101,8 @@ def load_model(
 def new_context(library: Library, model: LlamaHandle, params: Params) -> ContextHandle:
     """Makes a context. Raises `ModelError` with libllama's reason. C: llama_init_from_model"""
     ffi, lib, mark = library.ffi, library.lib, _log.mark()
-    used = [d.ptr for d in params.accelerators]
     params.context.abort_callback = ffi.cast("ggml_abort_callback", ggml.gp_interrupt_callback())
-    lib.gpl_use_accelerators(ffi.new("ggml_backend_dev_t[]", [*used, NULL]), len(used))
+    params.choose_accelerators()
     ptr = lib.llama_init_from_model(model.ptr, params.context[0])
     if ptr == NULL:
         raise ModelError(f"llama.cpp makes no context of it: {_reason(mark)}")

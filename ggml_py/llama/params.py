@@ -134,6 +134,13 @@ class Params:
             if raised:
                 raise raised[0]
 
+    def choose_accelerators(self) -> None:
+        """Contexts that libllama makes from now on use the accelerators of these devices, and no
+        others. Without a choice they use all that are registered."""
+        used = [d.ptr for d in self.accelerators]
+        given = self._ffi.new("ggml_backend_dev_t[]", [*used, NULL])
+        self._lib.gpl_use_accelerators(given, len(used))
+
     def fit(self, path: Path, margins: Sequence[int], n_ctx_min: int) -> bool:
         """Changes the numbers that nobody gave (n_gpu_layers below 0, n_ctx 0, and where weights
         are) so that the model fits into the devices' free memory. Returns whether it does.
@@ -148,6 +155,7 @@ class Params:
         )
         each = list(margins) * n if len(margins) == 1 else [*margins, *[margins[-1]] * n]
         most = ffi.new("size_t[]", each[:n])
+        self.choose_accelerators()  # the contexts that it makes are those of this model
         status = lib.gpl_fit(
             os.fsencode(path), self.model, self.context, split, overrides, most, n_ctx_min
         )
