@@ -72,6 +72,13 @@ DEVICES: dict[str, tuple[str, ...]] = {
     "GPU": ("CUDA0", "CPU"),
     "GPU-half": ("CUDA0", "CPU"),
 }
+# Our command, with the work of the CPU where it begins in upstream's programs.
+AS_UPSTREAM = """
+from ggml_py.calibrate.bench import work_as_upstream
+from ggml_py.cli import main
+work_as_upstream()
+main()
+"""
 HALF = ("RPC", "GPU-half")  # that have half of the layers
 FROM_KIT = {"GPU": "all", "GPU-half": "half"}  # as benchmarks/gpu/part_cost.py calls them
 KIT_RESULT = Path(__file__).resolve().parent / "results" / "gpu" / "cost.json"
@@ -138,7 +145,7 @@ def command(case: Case, path: Path) -> list[str]:
         there = str(layers_of(case))
         return [str(llama_bench()), *words, "--rpc", f"127.0.0.1:{PORT}", "-ngl", there]
     devices = "/".join(DEVICES[case.devices])
-    return [sys.executable, "-m", "ggml_py", "bench", *words, "-dev", devices]
+    return [sys.executable, "-c", AS_UPSTREAM, "bench", *words, "-dev", devices]
 
 
 def layers_of(case: Case) -> int:

@@ -3,6 +3,8 @@ from what a node takes."""
 
 from __future__ import annotations
 
+import contextlib
+import platform
 import statistics
 import time
 from collections.abc import Callable, Generator, Iterable
@@ -18,6 +20,7 @@ from ..boundary.ffi import ffi, lib
 from ..boundary.handle import Handle
 from ..cost.sample import Sample
 from ..cost.work import fused_heads, work_of
+from ..errors import MissingFunctionError
 from ..graphs.context import Context
 from ..graphs.graph import Graph
 from ..plan import Plan
@@ -51,11 +54,26 @@ class _Chunk(NamedTuple):
     cores: float
 
 
+def work_as_upstream(offset: int | None = None) -> None:
+    """Lets the CPU backend's work begin where it does in upstream's programs; with `offset` so many
+    bytes behind a cache line.
+
+    Upstream gets it with `new`, and what glibc maps begins 16 bytes behind a page. Ours begins at a
+    cache line, which makes attention of many tokens up to a quarter quicker.
+    """
+    if offset is None:
+        offset = 16 if platform.libc_ver()[0] == "glibc" else 0
+    with contextlib.suppress(MissingFunctionError):  # a pristine build has upstream's
+        address = device("CPU").proc_address("gp_cpu_set_work_offset")
+        ffi.cast("void (*)(size_t)", address)(offset)
+
+
 class Bench:
     """One device with the backends that it needs beside it. `with` closes everything."""
 
     def __init__(self, measured: Device, n_threads: int, pace: float = 1.0) -> None:
         """`pace` is the part of the usual time that each measurement takes."""
+        work_as_upstream()
         self.device, self.n_threads, self.pace = measured, n_threads, pace
         self.cpu = device("CPU")
         self.backend = measured.init(n_threads=n_threads)
@@ -108,6 +126,7 @@ class Bench:
         self._give_back()
         for handle in self._handles:
             handle.close()
+        work_as_upstream(0)
 
     def _call_overhead(self) -> float:
         """Seconds of a compute with one small node, from Python."""

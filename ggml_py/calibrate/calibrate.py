@@ -142,7 +142,7 @@ def _jobs(
     if bench.is_cpu:
         yield "a split", measure_compute(bench)
     else:
-        yield "splits and copies", measure_split(bench, others)
+        yield "splits and copies", measure_split(bench, others, cold)
     yield "caches", measure_working_set(bench, cold + cold // 3)
     yield "a node", measure_cold_node(bench, cold)
     for i, type_ in enumerate(types or ("f32",)):

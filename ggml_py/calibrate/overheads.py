@@ -5,13 +5,15 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import cycle
 
 import numpy as np
 
 from ..backends.buffer import BufferType
 from ..backends.device import Device
-from ..cost.sample import COLD_NODE, COPY_FROM, COPY_TO, PINNED, SPLIT
+from ..cost.sample import COLD_NODE, COPY_FROM, COPY_TO, PINNED, SPLIT, SYNCHRONIZE
+from ..cost.sample import MAPPED as FROM_MAPPED
 from ..graphs.context import Context
 from ..scheduler.recording import Recording
 from ..tensors.tensor import Tensor
@@ -22,6 +24,7 @@ _ROUNDS = 5
 _LONG = 0.3  # seconds of a copy, after which larger ones are not measured
 _SIDE, _TURNS = 64, 40  # of the matrices in chains, and how long these are
 _COPIED = (256, _SIDE * _SIDE * 4, 1 << 18, 1 << 22, 1 << 25)  # bytes
+_WEIGHTS = (1 << 20, 1 << 22, 1 << 25)  # bytes of those that are copied from a mapped file
 
 
 def measure_compute(bench: Bench) -> Steps:
@@ -82,12 +85,16 @@ def _chain(bench: Bench, weights: list[Tensor] | list[None], small: int) -> floa
         return float(np.quantile(taken, 0.2))
 
 
-def measure_split(bench: Bench, others: Sequence[Device]) -> Steps:
+def measure_split(bench: Bench, others: Sequence[Device], cold: int = 64 << 20) -> Steps:
     """Splits and copies of a device beside the CPU. A chain of products on the device, one of small
     nodes on the CPU, and one that takes turns: what the last one takes more are splits, and copies,
-    which are measured alone."""
+    which are measured alone. `cold` bytes of a mapped file are more than the caches hold."""
+    bench.keep(SYNCHRONIZE, (), _times(bench, bench.backend.synchronize))
     for other in others:
         _copies(bench, other)
+        yield
+    if not (bench.is_remote or bench.backend.buffer_type.is_host):
+        _copies_of_weights(bench, cold)
         yield
     found: list[float] = []
     copies = sum(
@@ -162,18 +169,38 @@ def _copies_with(bench: Bench, memory: BufferType, called: str) -> None:
             break  # time is a line by then
 
 
-def _copy_times(bench: Bench, source: Tensor, target: Tensor, here: Tensor) -> list[float]:
-    """The times of a copy. What reading from a remote device takes, which has a copy to it waited
-    for, is not part of them."""
-    reading = _times(bench, lambda: bench.wait_for(here)) if target is here else [0.0]
+def _copies_of_weights(bench: Bench, cold: int) -> None:
+    """Copies of weights in a mapped file, as op offload makes them for each graph."""
+    for nbytes in _WEIGHTS:
+        ne = (2048, nbytes // 4 // 2048)
+        with (
+            Context(1 << 20) as here,
+            matrices(bench, "f32", ne, max(cold, 2 * nbytes), MAPPED) as weights,
+        ):
+            a = here.new_tensor("f32", *ne)
+            here.alloc(bench.backend)
+            taken = _copy_times(bench, cycle(weights), a, a)
+            bench.keep(COPY_FROM + bench.cpu.name + FROM_MAPPED, (nbytes,), taken, nbytes)
+        if taken[0] > _LONG:
+            break
 
-    def copy() -> None:
-        source.copy_to(target)
+
+def _copy_times(
+    bench: Bench, source: Tensor | Iterator[Tensor], target: Tensor, here: Tensor
+) -> list[float]:
+    """The times of a copy, of the next source each. What waiting takes where nothing is to be
+    waited for (of a remote device reading from it) is not part of them."""
+
+    def wait() -> None:
         bench.backend.synchronize()
         if target is here:
             bench.wait_for(here)
 
-    latency = statistics.median(reading) if bench.is_remote else 0.0
+    def copy() -> None:
+        (source if isinstance(source, Tensor) else next(source)).copy_to(target)
+        wait()
+
+    latency = statistics.median(_times(bench, wait))
     return [max(t - latency, t / 10) for t in _times(bench, copy)]
 
 

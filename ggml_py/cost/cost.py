@@ -7,7 +7,7 @@ caller's thread, one after the other; an asynchronous one has a queue of its own
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,7 +17,7 @@ from ..trace.split import SplitInput
 from .datasheets import SheetEstimator
 from .estimate import OVERHEAD, Estimator
 from .machine import Machine, MeasuredDevice
-from .sample import COPY_FROM, COPY_TO, PINNED
+from .sample import COPY_FROM, COPY_TO, MAPPED, PINNED
 from .work import NodeWork, fused_heads, work_of
 
 SURE = 0.9  # the part of cases in which the measured time is in the interval
@@ -26,7 +26,8 @@ _DEVIATIONS = 1.645  # of a normal distribution, for that part
 # makes its products faster or slower for its whole life), and what the samples do not have. With
 # it nine of ten of the measurements that may be looked at are in the interval (docs/COST.md).
 BETWEEN_RUNS = 0.06
-_HOST = "_Host"  # at the end of the names of buffer types whose memory a device has locked
+# By the end of a buffer type's name.
+_MEMORY = (("_Host", PINNED), ("_Mapped", MAPPED))
 # Times on GPUs were compared on one machine only: generation had about this error, and prompts took
 # up to twice as long as predicted, for a reason that is not known (docs/COST.md).
 ON_GPU, MORE_ON_GPU = 0.12, 1.0
@@ -109,6 +110,8 @@ class Cost:
     # `seconds` with several copies of the inputs (parallel, n_copies): the devices then compute
     # parts of different graphs at the same time, and the busiest one is what all wait for.
     following: float
+    # Outputs that a program reads from a device afterwards, such as logits; not of what nodes read.
+    outputs: tuple[CopyCost, ...] = ()
     stale: tuple[str, ...] = field(default=())  # why the machine's file may not apply
     assumed: tuple[str, ...] = field(default=())  # what rests on data sheets, in sentences
 
@@ -123,7 +126,7 @@ class Cost:
     @property
     def missing_copies(self) -> tuple[CopyCost, ...]:
         """The copies for which nothing was measured."""
-        return tuple(copy for copy in self.copies if copy.seconds is None)
+        return tuple(copy for copy in (*self.copies, *self.outputs) if copy.seconds is None)
 
     def node(self, id: int) -> NodeCost | None:
         """The cost of a node, by its id; None if it computes nothing."""
@@ -159,6 +162,11 @@ class Cost:
                  "interval": None if c.interval is None else list(c.interval), "bound": c.bound,
                  "samples": list(c.samples)}
                 for c in self.copies
+            ],
+            "outputs": [
+                {"tensor": c.tensor, "from": c.source, "to": c.to, "bytes": c.bytes,
+                 "seconds": c.seconds, "bound": c.bound}
+                for c in self.outputs
             ],
             "splits": [
                 {"index": s.index, "backend": s.backend, "seconds": s.seconds,
@@ -251,7 +259,12 @@ class _Adder:
             ))  # fmt: skip
             for bound, seconds in mine.items():
                 _add(bounds, bound, seconds)
-        total = max([host, *free])
+        outputs = tuple(self._outputs())
+        read = sum(copy.seconds or 0.0 for copy in outputs)
+        for copy in outputs:
+            _add(bounds, copy.bound, copy.seconds or 0.0)
+        total = max([host, *free]) + read
+        caller += read
         for b in self._gpus():
             gpu = sum(split.seconds for split in splits if split.backend == self.names[b])
             self.by_key[b, "GPU"] = gpu * ON_GPU
@@ -262,6 +275,7 @@ class _Adder:
             {(self.names[b], kind): error for (b, kind), error in self.by_key.items()},
             self.unknown,
             max(caller, *busy) if plan.settings.n_copies > 1 else total,
+            outputs,
             self.machine.stale(ggml=plan.settings.upstream, n_threads=_threads_of(plan)),
             self._assumed(),
         )  # fmt: skip
@@ -329,19 +343,39 @@ class _Adder:
         return _UNKNOWN * (by_bytes + by_flops + known.cold_node.seconds)
 
     def _copy(self, given: SplitInput, index: int) -> CopyCost:
-        source, to = given.src_backend or "?", given.dst_backend
-        b = self.plan.capture.backend_index(to)
         a = given.tensor.placement.backend
-        nbytes, id = int(given.nbytes), given.tensor.id
+        b = self.plan.capture.backend_index(given.dst_backend)
+        memory = self._memory(given, a, b)
+        return self._copied(given.tensor.id, index, int(given.nbytes), (a, b), memory)
+
+    def _outputs(self) -> Iterator[CopyCost]:
+        """Results that no node reads, on backends whose memory the host cannot read."""
+        plan, capture = self.plan, self.plan.capture
+        read = {i for t in capture.tensors for i in t.src}
+        placed, last = plan.outcome.placements, len(self.names) - 1
+        for t in capture.tensors:
+            if t.kind != NODE:
+                break  # nodes come first
+            b = placed[t.id].backend
+            there = b != last and not capture.bufts[plan.backends[b].buft].is_host
+            if there and "output" in t.flags and t.id not in read and not t.is_view_op:
+                yield self._copied(t.id, plan.n_splits - 1, t.nbytes, (b, last), "")
+
+    def _copied(
+        self, id: int, index: int, nbytes: int, way: tuple[int, int], memory: str
+    ) -> CopyCost:
+        """What copying a tensor from one backend to another takes."""
+        a, b = way
         there, here = self.estimators[b], self.estimators[a]
         estimate, name = None, ""
         if there is not None and here is not None:
             name = f"{here.device.name} {there.device.name}"
-            for pinned in (PINNED, "") if self._is_pinned(given, a, b) else ("",):
+            for kind in (memory, ""):
                 estimate = estimate or (
-                    there.copy(COPY_FROM + here.device.name + pinned, nbytes)
-                    or here.copy(COPY_TO + there.device.name + pinned, nbytes)
+                    there.copy(COPY_FROM + here.device.name + kind, nbytes)
+                    or here.copy(COPY_TO + there.device.name + kind, nbytes)
                 )
+        source, to = self.names[a] if a >= 0 else "?", self.names[b]
         if estimate is None:
             self.unknown += nbytes / _SLOWEST + _LATEST
             return CopyCost(id, index, source, to, nbytes, None, 0.0, "unknown", ())
@@ -352,13 +386,13 @@ class _Adder:
             estimate.samples,
         )  # fmt: skip
 
-    def _is_pinned(self, given: SplitInput, a: int, b: int) -> bool:
-        """Whether the host's side of a copy from backend a to b is in memory that a device has
-        locked: a tensor's own, or that of a backend which a program gave such memory."""
+    def _memory(self, given: SplitInput, a: int, b: int) -> str:
+        """What memory the host's side of a copy from backend a to b is: a tensor's own, or that
+        of a backend which a program gave another."""
         capture = self.plan.capture
         own = capture.buft_of(given.tensor.record)
         bufts = (own if own >= 0 else self.plan.backends[a].buft, self.plan.backends[b].buft)
-        return any(is_pinned(self.plan, i) for i in bufts)
+        return next(filter(None, (memory_of(self.plan, i) for i in bufts)), "")
 
     def _total_interval(self, total: float) -> Interval:
         """Errors of one kind of work are the same error, those of several kinds are not; all share
@@ -409,9 +443,10 @@ def estimator_of(machine: Machine, backend: str, device: str) -> Estimator | She
     return None
 
 
-def is_pinned(plan: Planned, buft: int) -> bool:
-    """Whether a buffer type, by its index, is host memory that a device has locked."""
-    return buft >= 0 and plan.capture.bufts[buft].name.endswith(_HOST)
+def memory_of(plan: Planned, buft: int) -> str:
+    """What memory a buffer type is, as samples of copies name it: `PINNED`, `MAPPED` or ""."""
+    name = plan.capture.bufts[buft].name if buft >= 0 else ""
+    return next((memory for end, memory in _MEMORY if name.endswith(end)), "")
 
 
 def _measured(machine: Machine, name: str, backend: str) -> MeasuredDevice | None:

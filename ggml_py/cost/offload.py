@@ -11,10 +11,10 @@ from ..trace import causes
 from ..trace.advice.facts import COST, Facts, Finding, verb
 from ..trace.answers.what_if import batch_size
 from ..trace.record import TensorRecord
-from .cost import Cost, estimator_of, is_pinned
+from .cost import Cost, estimator_of, memory_of
 from .datasheets import SheetEstimator
 from .estimate import Estimate, Estimator
-from .sample import COPY_FROM, COPY_TO, PINNED
+from .sample import COPY_FROM, COPY_TO
 from .work import PRODUCT, NodeWork, work_of
 
 ID, TITLE = "GP118", "op offload threshold is wrong here"
@@ -128,19 +128,19 @@ class _Pair:
             weight = plan.capture.tensors[t.src[0]]
             there = work_of(plan, t, b, 1, {})
             here = work_of(plan, t, last, threads, {})
-            pinned = PINNED if is_pinned(plan, plan.capture.buft_of(weight)) else ""
-            self.works.append((there, here, t, weight.nbytes, pinned))
+            memory = memory_of(plan, plan.capture.buft_of(weight))
+            self.works.append((there, here, t, weight.nbytes, memory))
 
     def at(self, n: int) -> tuple[float, float, float] | None:
         """Seconds there and here with so many tokens, and the deviation of their difference; None
         if they are not known."""
         there = here = errors_there = errors_here = 0.0
-        for on_device, on_cpu, t, nbytes, pinned in self.works:
+        for on_device, on_cpu, t, nbytes, memory in self.works:
             given, made = int(_FLOAT * n * on_cpu.at[1] / t.ne[0]), _FLOAT * n * t.ne[0]
             moved = nbytes + given + made
             parts = [
                 self.device.estimate(_wide(on_device, n, moved), 1.0),
-                self._copy(COPY_FROM, nbytes, pinned),
+                self._copy(COPY_FROM, nbytes, memory),
                 self._copy(COPY_FROM, given),
                 self._copy(COPY_TO, made),
             ]
@@ -156,10 +156,10 @@ class _Pair:
             errors_here += mine.seconds * mine.error
         return there, here, math.hypot(errors_there, errors_here)
 
-    def _copy(self, key: str, nbytes: int, pinned: str = "") -> Estimate | None:
+    def _copy(self, key: str, nbytes: int, memory: str = "") -> Estimate | None:
         host, back = self.cpu.device.name, COPY_FROM if key == COPY_TO else COPY_TO
         return (
-            (self.device.copy(key + host + pinned, nbytes) if pinned else None)
+            (self.device.copy(key + host + memory, nbytes) if memory else None)
             or self.device.copy(key + host, nbytes)
             or self.cpu.copy(back + self.device.device.name, nbytes)
         )

@@ -12,10 +12,13 @@ from typing import Any, NamedTuple
 
 # Kinds of work that no node has: what computing itself takes.
 SPLIT = "split"  # what a backend takes for a split besides its nodes
+SYNCHRONIZE = "synchronize"  # what waiting takes where nothing is to be waited for
 COLD_NODE = "cold node"  # what a small node takes more, after others have filled the caches
 WORKING_SET = "working set"  # one matrix of many, by the bytes of all of them
 COPY_FROM, COPY_TO = "copy from ", "copy to "  # + the other device: a tensor of so many bytes
-PINNED = " pinned"  # + behind it: the host's side is memory that the device has locked
+# + behind it: what memory the host's side is, if it is not the backend's usual one.
+PINNED = " pinned"  # that the device has locked
+MAPPED = " mapped"  # of a mapped file, which is in no cache of the processor
 
 
 class Sample(NamedTuple):

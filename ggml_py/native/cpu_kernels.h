@@ -76,6 +76,9 @@ static void gp_cpu_nodes(const ggml_cgraph * graph, int n_threads, ggml_threadpo
     }
 }
 
+// Bytes behind a cache line, below 64, at which the work of a compute begins.
+size_t gp_cpu_work_offset = 0;
+
 // Returns NULL for any other name.
 static void * gp_cpu_proc_address(const char * name) {
     if (strcmp(name, "gp_cpu_nodes") == 0) {
@@ -89,6 +92,10 @@ static void * gp_cpu_proc_address(const char * name) {
             const auto * own = (const ggml_backend_cpu_context *) backend->context;
             gp_cpu_nodes(graph, own->n_threads, own->threadpool, gp_cpu_uses_ref(own, 0), records);
         };
+        return (void *) f;
+    }
+    if (strcmp(name, "gp_cpu_set_work_offset") == 0) {
+        const gp_cpu_set_work_offset_t f = [](size_t offset) { gp_cpu_work_offset = offset & 63; };
         return (void *) f;
     }
     return nullptr;

@@ -30,6 +30,10 @@ typedef void (*gp_cpu_nodes_t)(const struct ggml_cgraph * graph, int n_threads, 
 // The same, with the threads of a CPU backend.
 typedef void (*gp_cpu_backend_nodes_t)(ggml_backend_t backend, const struct ggml_cgraph * graph, struct gp_cpu_record * records);
 
+// Lets the work of each compute begin so many bytes behind a cache line ("gp_cpu_set_work_offset"): upstream's begins
+// where `new` put it.
+typedef void (*gp_cpu_set_work_offset_t)(size_t offset);
+
 // Asks this process's CPU backend. False if it does not have the function.
 bool gp_graph_cpu_nodes(const struct ggml_cgraph * graph, int n_threads, bool use_ref, struct gp_cpu_record * records);
 

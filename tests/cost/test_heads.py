@@ -50,7 +50,7 @@ def test_heads_one_after_the_other():
     assert seconds(ON_A_CPU, 1, 4, 32) == pytest.approx(32e-6)
 
 
-def plan_of(tokens=1):
+def plan_of(tokens=1, output=False):
     with (
         ggml.sim_device("gpu0") as gpu, gpu.init() as first, ggml.device("CPU").init() as cpu,
         ggml.Context() as context, ggml.Scheduler([first, cpu]) as scheduler,
@@ -58,6 +58,8 @@ def plan_of(tokens=1):
         x = context.new_tensor("f32", 4096, tokens)
         y = context.scale(context.scale(x, 2.0), 2.0)
         scheduler.set_tensor_backend(y, first)
+        if output:
+            y.set_output()
         graph = context.new_graph()
         graph.build_forward_expand(y)
         return scheduler.plan(graph)
@@ -85,3 +87,19 @@ def test_what_was_not_measured_may_be_as_slow_as_the_slowest():
     fast, mixed = machine(*quick), machine(*quick, *slow)
     plan = plan_of()
     assert plan.cost(mixed).unknown_seconds > 100 * plan.cost(fast).unknown_seconds > 0
+
+
+def test_what_a_program_reads_of_the_results_takes_time():
+    back = [sample("copy to CPU", (n,), seconds) for n, seconds in ((0, 1e-3), (1 << 20, 2e-3))]
+    known = [sample("SCALE f32", (4096,), 1e-6, bytes=1 << 15, flops=4096), *back]
+    here = device("CPU", *known, type="CPU")
+    made = machine(*known, name="gpu0", type="GPU", asynchronous=True, more=(here,))
+    without, cost = plan_of().cost(made), plan_of(output=True).cost(made)
+    assert without.outputs == ()
+    (read,) = cost.outputs
+    assert (read.source, read.to, read.bytes) == ("gpu0", "CPU", 4096 * 4)
+    assert read.seconds == pytest.approx(1e-3 + 1e-3 * 16384 / (1 << 20))
+    assert cost.seconds == pytest.approx(without.seconds + read.seconds)
+    assert cost.to_dict()["outputs"][0]["seconds"] == read.seconds
+    unknown = plan_of(output=True).cost(machine(known[0], name="gpu0", type="GPU"))
+    assert unknown.outputs[0] in unknown.missing_copies
