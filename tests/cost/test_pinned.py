@@ -1,5 +1,5 @@
-"""Copies from and to host memory that a device has locked, and from mapped files, have times of their
-own."""
+"""Copies from and to host memory that a device has locked, and from mapped files, have their own
+times."""
 
 import mmap
 
