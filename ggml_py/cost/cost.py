@@ -29,7 +29,7 @@ BETWEEN_RUNS = 0.06
 # By the end of a buffer type's name.
 _MEMORY = (("_Host", PINNED), ("_Mapped", MAPPED))
 # Times on GPUs were compared on one machine only: generation had about this error, and prompts took
-# up to twice as long as predicted, for a reason that is not known (docs/COST.md).
+# up to 2.4 times as long as predicted, for a reason that is not known (docs/COST.md).
 ON_GPU, MORE_ON_GPU = 0.12, 1.0
 # A node that was not measured takes between nothing and so often what it would take at a rate that
 # nine of ten of the device's samples exceed.
@@ -284,7 +284,7 @@ class _Adder:
         cards = {e.device.name: e.card for e in self.estimators if isinstance(e, SheetEstimator)}
         gpus = tuple(
             f"{self.names[b]}: predictions for GPUs were compared on one machine only, where "
-            "prompts took up to twice as long"
+            "prompts took up to 2.4 times as long"
             for b in self._gpus()
         )
         return gpus + tuple(
