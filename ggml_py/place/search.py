@@ -8,19 +8,19 @@ from collections.abc import Callable, Iterable
 from dataclasses import fields
 from typing import NamedTuple
 
-from .evaluate import Evaluator, Way
+from .evaluate import Evaluator, Way, doubt
 from .flags import Flags
 from .moves import AXES, Choices
 
 _FROM = 2  # starts that the search goes on from
 _GAIN = 1e-3  # part of the time that a step must save
-_NOTHING = 5e-3  # part of the time that is not worth another flag
 
 
 class SearchResult(NamedTuple):
     """The ways that were tried, the quickest first, and why the search ended."""
 
-    best: Way | None  # the quickest, without changes that hardly help; None if none is usable
+    # The quickest, without changes that may not help; None if none is usable.
+    best: Way | None
     ways: tuple[Way, ...]
     n_plans: int
     ended: str  # "" if nothing was left to try
@@ -87,13 +87,14 @@ def _climb(way: Way, choices: Choices, look: Callable[[Flags], Way]) -> Way:
 
 
 def _simplest(way: Way, given: Flags, look: Callable[[Flags], Way]) -> Way:
-    """The same without changes of the given flags that save next to nothing."""
-    least = way.seconds
+    """The same without changes of the given flags whose gain may well be an error: together they
+    cost at most one standard deviation of the difference."""
+    quickest = way
     for field in fields(Flags):
         value = getattr(given, field.name)
         if way.usable and getattr(way.flags, field.name) != value:
             without = look(way.flags.but(**{field.name: value}))
-            if without.usable and without.seconds <= least * (1 + _NOTHING):
+            if without.usable and without.seconds <= quickest.seconds + doubt(without, quickest):
                 way = without
     return way
 

@@ -11,9 +11,10 @@ from ggml_py import llama
 from ggml_py.cost.rows import BenchRow
 from ggml_py.models.synthetic import LlamaSpec, write_llama
 from ggml_py.place import Flags, Way, Workload, place
-from ggml_py.place.evaluate import Evaluator, WorkloadTime
+from ggml_py.place.evaluate import Evaluator, WorkloadTime, doubt
 from ggml_py.place.flags import device_words, server_line
 from ggml_py.place.moves import AXES, Choices
+from ggml_py.place.search import _simplest
 from ggml_py.place.verdict import judge
 
 CARD = "sim:gpu0,profile=rtx4090,memory=8G"
@@ -372,3 +373,18 @@ def test_no_model_is_said(machine_file, tmp_path):
     assert "nothing.gguf" in fails("place", tmp_path / "nothing.gguf", "--machine", machine_file)
 
 
+def test_flags_whose_gain_may_be_an_error_are_not_suggested():
+    """Of several changes only those stay without which it would be clearly slower."""
+    saves = {"n_threads": (2, 0.5), "flash_attn": (False, 0.97), "n_ubatch": (256, 0.98)}
+
+    def look(flags):
+        seconds = 1.0
+        for name, (value, factor) in saves.items():
+            seconds *= factor if getattr(flags, name) == value else 1.0
+        return SimpleNamespace(flags=flags, seconds=seconds, usable=True, errors={})
+
+    given = Flags(n_threads=1, n_gpu_layers=0)
+    best = look(given.but(**{name: value for name, (value, _) in saves.items()}))
+    chosen = _simplest(best, given, look)
+    assert chosen.flags == given.but(n_threads=2)
+    assert chosen.seconds <= best.seconds + doubt(chosen, best)
