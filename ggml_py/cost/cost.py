@@ -105,7 +105,8 @@ class Cost:
     # Seconds that the total may be wrong by (one standard deviation), by device and kind of work:
     # the same error in every plan that has such work.
     errors: Mapping[tuple[str, str], float]
-    unknown_seconds: float  # that the nodes of which nothing was measured may take at most
+    # That the nodes of which nothing was measured may take at most, and a GPU more than predicted.
+    unknown_seconds: float
     # Seconds between the ends of two such graphs, one directly after the other. Fewer than
     # `seconds` with several copies of the inputs (parallel, n_copies): the devices then compute
     # parts of different graphs at the same time, and the busiest one is what all wait for.

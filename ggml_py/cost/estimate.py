@@ -161,7 +161,8 @@ def _heads_at_once(samples: Iterable[Sample]) -> bool:
     samples with the fewest and the most heads."""
     of_all: dict[tuple[str, float], dict[float, float]] = {}
     for s in samples:  # `at` is tokens, bytes of one cell in all heads, cells
-        if s.key.startswith(ATTENTION) and not s.key.endswith(HOT) and s.at[0] == 1:
+        attends = s.key.startswith(ATTENTION) and not s.key.endswith(HOT) and len(s.at) == 3
+        if attends and s.at[0] == 1 and s.at[1] > 0 and s.usual > 0:
             of_all.setdefault((s.key, s.at[2]), {})[s.at[1]] = s.usual * s.at[1]
     growths = [
         log2(of[max(of)] / of[min(of)]) / log2(max(of) / min(of))

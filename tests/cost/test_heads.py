@@ -45,6 +45,13 @@ def test_heads_at_once(given, expected):
     assert seconds(ON_A_GPU, *given) == pytest.approx(expected)
 
 
+def test_samples_that_say_nothing_are_passed_over():
+    nothing = [attention(1, 4, 256, 0.0), attention(1, 16, 256, 0.0), sample(KEY, (1, 0, 256), 1.0)]
+    assert not Estimator(device("it", *nothing)).heads_at_once
+    more = (*nothing, *ON_A_GPU[1:], attention(1, 8, 256, 4e-6))
+    assert Estimator(device("it", *more)).heads_at_once
+
+
 def test_heads_one_after_the_other():
     assert seconds(ON_A_CPU, 1, 4, 4) == pytest.approx(4e-6)
     assert seconds(ON_A_CPU, 1, 4, 32) == pytest.approx(32e-6)
