@@ -10,7 +10,7 @@ import rpc_net
 import ggml_py as ggml
 from ggml_py.boundary.ffi import BUILD
 from ggml_py.calibrate import calibrate
-from ggml_py.calibrate.bench import MOST_MATRICES, Bench
+from ggml_py.calibrate.bench import MOST_MATRICES, Bench, work_as_upstream
 from ggml_py.calibrate.describe import Busy, largest_cache, processor
 from ggml_py.calibrate.elementwise import OPS, measure_op
 from ggml_py.calibrate.overheads import measure_split
@@ -113,6 +113,35 @@ def test_a_device_that_is_lost_keeps_what_was_measured_before(monkeypatch):
         with pytest.raises(ServerLostError) as error:
             calibrate(["CPU", gone], 1, seconds=1.0, types=())
     assert [device.name for device in error.value.measured.devices] == ["CPU"]
+
+
+@pytest.mark.skipif(BUILD["pristine"], reason="a pristine build has upstream's own")
+def test_where_the_work_begins_changes_no_result():
+    """It is asked for by name, and a build that lost the function would measure another program."""
+    assert ggml.device("CPU").proc_address("gp_cpu_set_work_offset")
+    rng = np.random.default_rng(1)
+    q, k, v = (rng.standard_normal((2, n, 64), np.float32) for n in (64, 128, 128))
+
+    def attention():
+        with ggml.Context() as context:
+            made = context.flash_attn_ext(
+                context.from_numpy(q), context.from_numpy(k.astype(np.float16)),
+                context.from_numpy(v.astype(np.float16)), None, 0.125, 0.0, 0.0,
+            )  # fmt: skip
+            graph = context.new_graph()
+            graph.build_forward_expand(made)
+            with ggml.device("CPU").init(n_threads=1) as cpu:
+                context.alloc(cpu)
+                cpu.compute(graph)
+                return made.get()
+
+    aligned = attention()
+    for offset in (16, 48):
+        work_as_upstream(offset)
+        try:
+            assert np.array_equal(attention(), aligned)
+        finally:
+            work_as_upstream(0)
 
 
 def test_work_that_fails_is_left_out_and_said(monkeypatch):
