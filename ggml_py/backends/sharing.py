@@ -14,6 +14,7 @@ puts it back. Both happen under the lock of `take`, so no compute begins in betw
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 import weakref
@@ -138,23 +139,27 @@ class changing(in_use):
         with locked():
             for key, ref in list(USED.items()):
                 graph = ref()
-                if graph is not None and graph._user is not None:
-                    if graph._user[0] in _USES:
-                        found[key] = graph, graph._user
+                user = None if graph is None else graph._user
+                if graph is not None and user is not None:
+                    if user[0] in _USES:
+                        found[key] = graph, user
                     continue
                 del USED[key]
                 if graph is not None:
                     graph._whole_at = -1
             for change in CHANGES:
-                if (graph := change._graph) is not None and graph._user is not None:
-                    found[id(graph)] = graph, graph._user
+                if (graph := change._graph) is not None and (user := graph._user) is not None:
+                    found[id(graph)] = graph, user
         mine = [id(handle) for handle in self._handles]
         return [used for key, used in found.items() if key not in mine]
 
     def meets(self, graph: Any) -> bool:
-        """Whether it changes a tensor of a native graph."""
-        if self._graph is not None and self._nodes and lib.gp_graph_shares(graph, self._graph.ptr):
-            return True
+        """Whether it changes a tensor of a native graph. It may have ended since `CHANGES` was
+        read, and its own graph may be closed by now."""
+        if self._graph is not None and self._nodes:
+            with contextlib.suppress(ClosedError, SpoiledError):
+                if lib.gp_graph_shares(graph, self._graph.ptr):
+                    return True
         if self._lent is None:
             if self._user[1] != get_ident():
                 end = time.monotonic() + 1

@@ -273,7 +273,7 @@ class Handle:
         self._closed = False
         self._spoiled_by: Halfway | None = None
         self._children: weakref.WeakSet[Handle] = weakref.WeakSet()
-        self._user: User | None = None  # the call that uses it now
+        self._user: User | None = None  # the call that uses it: read once, its end sets it to None
         self._readers: tuple[int, ...] = ()  # the threads that read it
         self._parents: list[Handle] = []
         needs = native.needs if self._needs_parents else []
@@ -367,11 +367,12 @@ class Handle:
 
     def _check_idle(self, user: User) -> bool:
         """Whether `user` may take it. False if the same thread is already closing it."""
-        if self._user is None:
+        now = self._user
+        if now is None:
             return True
-        if self._user == (CLOSING, user[1]):
+        if now == (CLOSING, user[1]):
             return False
-        raise BusyError(_busy(self, self._user, user[1]))
+        raise BusyError(_busy(self, now, user[1]))
 
     def _bound_to_process(self) -> None:
         """Marks it as not surviving a fork."""

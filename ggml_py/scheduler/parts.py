@@ -58,7 +58,8 @@ class LiveScheduler:
         """Keeps other threads from changing the scheduler during the block. Callbacks of a plan or
         a compute may read too."""
         me = threading.get_ident()
-        if self.sched._user is not None and self.sched._user[1] != me:
+        user = self.sched._user
+        if user is not None and user[1] != me:
             self.sched._check_idle(("being read", me))  # raises, also during a compute
         with reading(self.sched):
             yield

@@ -6,7 +6,6 @@ import contextlib
 import gc
 import logging
 import random
-import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 import graphs
 import numpy as np
 import pytest
+from pauses import switching
 
 import ggml_py as ggml
 from ggml_py import log as _log
@@ -22,13 +22,10 @@ from ggml_py.boundary.handle import LIVE, Live, in_use
 N = 6  # threads, on any machine more than cores of CI
 
 
-@pytest.fixture(autouse=True)
-def switching_often():
-    """Python changes threads every microsecond instead of every five milliseconds."""
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    yield
-    sys.setswitchinterval(before)
+@pytest.fixture(autouse=True, params=["often", "at any line"])
+def _switching(request):
+    with switching(request.param):
+        yield
 
 
 def together(work, n=N):

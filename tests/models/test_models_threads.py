@@ -9,6 +9,7 @@ from functools import partial
 
 import numpy as np
 import pytest
+from pauses import switching
 
 from ggml_py import BusyError, models
 from ggml_py.models.synthetic import LlamaSpec
@@ -45,7 +46,8 @@ def evaluating(model, *args):
         model.scheduler.set_eval_callback(None)
 
 
-def test_two_threads_have_right_logits_or_are_told(model):
+@pytest.mark.parametrize("how", ["often", "at any line"])
+def test_two_threads_have_right_logits_or_are_told(model, how):
     right = []
     for seq, prompt in enumerate(PROMPTS):
         right.append([model.eval(prompt, seq=seq), model.eval([9], seq=seq)])
@@ -69,10 +71,11 @@ def test_two_threads_have_right_logits_or_are_told(model):
                     problems.append("wrong")
 
     threads = [threading.Thread(target=run, args=(seq,)) for seq in (0, 1)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with switching(how):
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
     assert not problems and sum(ended) > 0
 
 

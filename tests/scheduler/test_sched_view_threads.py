@@ -3,12 +3,15 @@
 import threading
 import time
 
+import pytest
+from pauses import switching
 from test_sched_view import small  # noqa: F401  a fixture
 
 import ggml_py as ggml
 
 
-def test_who_looks_on_disturbs_nobody(small):  # noqa: F811
+@pytest.mark.parametrize("how", ["often", "at any line"])
+def test_who_looks_on_disturbs_nobody(small, how):  # noqa: F811
     """Only the one that looks is told to wait."""
     done, wrong, seen = threading.Event(), [], 0
 
@@ -26,13 +29,18 @@ def test_who_looks_on_disturbs_nobody(small):  # noqa: F811
                 wrong.append(error)
 
     threads = [threading.Thread(target=look) for _ in range(2)]
-    for thread in threads:
-        thread.start()
+    end = time.monotonic() + 20
     try:
-        for _ in range(12):
-            small.sched.alloc_graph(small.graph)
-            small.sched.compute(small.graph)
-            small.sched.reset()
+        with switching(how):
+            for thread in threads:
+                thread.start()
+            rounds = 0
+            while rounds < 12 or (not seen and time.monotonic() < end):
+                small.sched.alloc_graph(small.graph)
+                small.sched.compute(small.graph)
+                small.sched.reset()
+                rounds += 1
+                time.sleep(0.001)  # else they would never find it idle
     finally:
         done.set()
         for thread in threads:
