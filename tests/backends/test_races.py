@@ -8,6 +8,7 @@ import importlib
 import itertools
 import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor, wait
 
 import numpy as np
