@@ -4,12 +4,16 @@
                                     [--depths 0,512] [--folder DIR] [--spin] [--again] [--write]
 
 Models of random weights in real shapes are made in DIR and kept there. For each number of threads
-and set of devices the machine is calibrated first (DIR/machine-….json); then llama-bench measures
-each model's prompt and generation at three depths. What was measured is kept in DIR/measured.json,
-so a run that was stopped goes on. `--again` predicts again and measures nothing.
+and set of devices the machine is calibrated first (DIR/machine-….json), and then llama-bench
+measures prompt and generation of a few models at three depths; before the next few it is
+calibrated again, because machines that others share change within minutes. What was measured is
+kept in DIR/measured.json with the calibration before it, so a run that was stopped goes on.
+`--again` predicts again and measures nothing.
 
 1. A measurement counts only if others used less than a tenth of a core meanwhile, or if one thread
-   had its core alone; otherwise it is repeated, and is left out after some tries, with its reason.
+   had its core alone; and if the machine is still the one that was calibrated: its pace, the time
+   of one product, must be within 7 % before and after. Otherwise it is repeated, and after some
+   tries it is left out, with its reason.
 2. A model's file is read anew before it is measured: the pages of a file that was just written do
    not lie together in memory, and products with them are up to a fifth slower.
 3. A third of the cases, chosen by a hash of their names, is for looking at while the model of time
@@ -28,6 +32,7 @@ on a card with that GPU's properties.
 from __future__ import annotations
 
 import argparse
+import functools
 import hashlib
 import json
 import math
@@ -51,14 +56,21 @@ from rpc_server import rpc_server
 import ggml_py as ggml
 from ggml_py import llama
 from ggml_py.calibrate import calibrate
+from ggml_py.calibrate.bench import Bench
+from ggml_py.calibrate.calibrate import cold_bytes
 from ggml_py.calibrate.describe import Busy
+from ggml_py.calibrate.pace import Pace
 from ggml_py.cost import Machine
 from ggml_py.cost.rows import gen_row, prompt_row
+from ggml_py.cost.sample import PACE
 
 N_PROMPT, N_GEN, DEPTHS = 512, 64, (0, 512, 4096)
 REPETITIONS = 3
+EVERY = 6  # models are measured after one calibration
+SAME = 0.07  # that the CPU's pace may differ from the calibration's before and after a measurement
 ALONE = 0.97  # of its core's time that one thread must have had
-TRIES, WAIT_S = 4, 60.0
+TRIES, WAIT_S, PAUSE_S = 3, 60.0, 5.0
+CHANGED = "the time of the CPU's product changed"
 PATTERNS = (
     "ggml_py/cost/*.py", "ggml_py/calibrate/*.py", "benchmarks/cost_error.py",
     "benchmarks/cost_models.py",
@@ -153,12 +165,33 @@ def layers_of(case: Case) -> int:
     return MODELS[case.model].n_layer // 2 if case.devices in HALF else -1
 
 
-def measure(case: Case, path: Path, quiet: float) -> dict[str, Any]:
-    """The samples of both tests, in tokens per second."""
+def pace_now(threads: int) -> float:
+    """The seconds of the CPU's product that a calibration looks at now and then."""
+    with Bench(ggml.device("CPU"), threads) as bench, ExitStack() as stack:
+        pace = Pace(bench, stack, cold_bytes(bench))
+        for _ in range(3):
+            pace.look(now=True)
+        return statistics.median(pace.seconds)
+
+
+def pace_of(machine: Machine) -> float:
+    """The same while the machine was calibrated."""
+    cpu = machine.device("CPU")
+    assert cpu is not None
+    return next(sample.usual for sample in cpu.samples if sample.key == PACE)
+
+
+def measure(case: Case, path: Path, quiet: float, pace: float) -> dict[str, Any]:
+    """The samples of both tests, in tokens per second, if the pace is the given one."""
     why = ""
     for _ in range(TRIES):
         if case.threads > 1 and not wait_until_quiet(quiet):
             why = "the machine was never quiet"
+            continue
+        paces = [pace_now(case.threads) / pace - 1]
+        if abs(paces[0]) > SAME:
+            why = f"{CHANGED} by {paces[0]:+.0%}"
+            time.sleep(PAUSE_S)
             continue
         read_anew(path)
         busy, before = Busy(), os.times()
@@ -174,25 +207,46 @@ def measure(case: Case, path: Path, quiet: float) -> dict[str, Any]:
         if others > quiet:
             why = f"others used {others:.2f} cores"
             continue
+        paces.append(pace_now(case.threads) / pace - 1)
+        if abs(paces[1]) > SAME:
+            why = f"{CHANGED} by {paces[1]:+.0%}"
+            continue
         rows = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
         return {
             f"pp{N_PROMPT}" if row["n_prompt"] else f"tg{N_GEN}": row["samples_ts"] for row in rows
-        } | {"others": round(others, 3)}
+        } | {"others": round(others, 3), "paces": [round(p, 3) for p in paces]}
     return {"left_out": why}
 
 
-def machine_of(devices: str, threads: int, folder: Path, quiet: float) -> Machine:
-    """The calibration, made if it is not there."""
-    path = folder / f"machine-{devices}-{threads}.json"
-    if not path.exists():
+class Calibrations:
+    """The calibrations of some devices with some threads, each for `EVERY` models."""
+
+    def __init__(self, devices: str, threads: int, folder: Path, quiet: float) -> None:
+        self._devices, self._threads, self._quiet = devices, threads, quiet
+        self._folder = folder
+        self._left, self._name = 0, ""
+
+    def before(self, now: bool = False) -> str:
+        """The name of the one that the next model is measured after, made if it is time."""
+        if not self._left or now:
+            made = len([*self._folder.glob(f"machine-{self._devices}-{self._threads}-*.json")])
+            self._name = f"machine-{self._devices}-{self._threads}-{made + 1}.json"
+            self._make(self._folder / self._name)
+            self._left = EVERY
+        self._left -= 1
+        return self._name
+
+    def _make(self, path: Path) -> None:
         for _ in range(TRIES):
-            if threads > 1:
-                wait_until_quiet(quiet)
-            machine = calibrate(DEVICES[devices], threads)
+            if self._threads > 1:
+                wait_until_quiet(self._quiet)
+            machine = calibrate(DEVICES[self._devices], self._threads)
             machine.save(path, force=True)
-            if threads == 1 or devices == "RPC" or machine.described.load[1] < quiet:
+            print(path.name, *machine.doubts, sep="\n  ", file=sys.stderr, flush=True)
+            alone = self._threads == 1 or self._devices == "RPC"
+            drifted = abs(pace_now(self._threads) / pace_of(machine) - 1) > SAME
+            if (alone or machine.described.load[1] < self._quiet) and not drifted:
                 break
-    return Machine.load(path)
 
 
 @contextmanager
@@ -212,6 +266,11 @@ def from_kit(devices: str, measured: dict[str, Any], folder: Path) -> Iterator[i
     profile = ggml.load_profile(card, **properties)
     with ggml.sim_device(DEVICES[devices][0], profile=profile):
         yield threads
+
+
+@functools.cache
+def loaded(path: Path) -> Machine:
+    return Machine.load(path)
 
 
 @contextmanager
@@ -294,23 +353,29 @@ def main() -> int:
         kept_here = devices in FROM_KIT
         if kept_here and threads != int(asked.threads.split(",")[0]):
             continue  # the kit has one number of threads
-        there = (asked.folder / f"machine-{devices}-{threads}.json").exists()
-        if asked.again and not there and not kept_here:
-            continue
         with ExitStack() as stack:
             if kept_here:
                 threads = stack.enter_context(from_kit(devices, measured, asked.folder))
             if devices == "RPC":
                 stack.enter_context(rpc_server(PORT, threads))
-            machine = machine_of(devices, threads, asked.folder, asked.quiet)
+            calibrations = Calibrations(devices, threads, asked.folder, asked.quiet)
             for model in asked.models.split(","):
                 path = model_file(model, asked.folder)
                 depths = [*map(int, asked.depths.split(","))]
-                for depth in depths[:1] if MODELS[model].n_params > LARGE else depths:
-                    key = f"{devices}/{model}/{threads}/{depth}"
+                depths = depths[:1] if MODELS[model].n_params > LARGE else depths
+                keys = [f"{devices}/{model}/{threads}/{depth}" for depth in depths]
+                machine = f"machine-{devices}-{threads}.json"
+                if not (asked.again or kept_here) and any(key not in measured for key in keys):
+                    machine = calibrations.before()
+                for depth, key in zip(depths, keys, strict=True):
                     if key not in measured and not asked.again and not kept_here:
                         case = Case(devices, model, threads, depth, "")
-                        found = measure(case, path, asked.quiet)
+                        for _ in range(2):
+                            pace = pace_of(loaded(asked.folder / machine))
+                            found = measure(case, path, asked.quiet, pace) | {"machine": machine}
+                            if CHANGED not in str(found.get("left_out")):
+                                break
+                            machine = calibrations.before(now=True)
                         print(key, found, file=sys.stderr, flush=True)
                         measured[key] = found
                         if "left_out" not in found:
@@ -325,7 +390,8 @@ def main() -> int:
                         rows.append({
                             "case": case.name, "looked_at": case.looked_at, "measured": middle,
                             "spread": (max(samples) - min(samples)) / middle,
-                            **predict(case, path, machine),
+                            **predict(case, path, loaded(
+                                asked.folder / measured[key].get("machine", machine))),
                         })  # fmt: skip
     show(rows)
     counted = [row for row in rows if not row["looked_at"]]

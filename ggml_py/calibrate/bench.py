@@ -40,6 +40,7 @@ _ALONE, _ALONE_BOTH = 0.97, 0.88  # of its cores' time that computes must have h
 # Seconds in which that is counted. Linux counts the time of other threads only at its ticks, of up
 # to 10 ms each.
 _CHUNK_S, _CHUNK_BOTH_S = 0.02, 0.06
+_SHORT = 20  # times as long as an empty graph takes
 _PATIENCE = 3  # times as long as it would take alone, before disturbed repetitions count after all
 _SPARE = 1 << 12  # bytes: some devices lay tensors out with more than they have
 _KEPT = 25  # repetitions that a sample keeps
@@ -96,7 +97,7 @@ class Bench:
         self._handles.insert(0, self.scheduler)
         self.samples: list[Sample] = []
         self._index: dict[tuple[str, tuple[float, ...]], int] = {}
-        self.n_alone = self.n_disturbed = 0  # repetitions
+        self.alone = self.disturbed = 0.0  # seconds of computes
         self._mapped: tuple[str, int, Mapped] | None = None
         self._buffers: list[Buffer] = []
         self._read = ffi.new("char[4]")
@@ -206,8 +207,8 @@ class Bench:
             long = int((_CHUNK_S if self.n_threads == 1 else _CHUNK_BOTH_S) / once) + 1
             chunk = self._chunk(graph, min(n - len(alone), long) if self.n_threads == 1 else long)
             (alone if self._was_alone(chunk) else disturbed).extend(chunk.seconds)
-        self.n_alone += len(alone)
-        self.n_disturbed += len(disturbed)
+        self.alone += sum(alone)
+        self.disturbed += sum(disturbed)
         return alone if len(alone) >= min(least, n) else sorted([*alone, *disturbed])[:n]
 
     def _chunk(self, graph: Graph, n: int) -> _Chunk:
@@ -240,8 +241,11 @@ class Bench:
 
     def _was_alone(self, chunk: _Chunk) -> bool:
         """Whether nobody took the cores meanwhile. Threads that wait for others spin, so all are
-        busy until the graph is done."""
+        busy until the graph is done; between short graphs they sleep, which cannot be told apart.
+        """
         if not self.is_cpu:
+            return True
+        if self.n_threads > 1 and statistics.median(chunk.seconds) < _SHORT * self._overhead:
             return True
         return chunk.cores >= self.n_threads * (_ALONE if self.n_threads == 1 else _ALONE_BOTH)
 

@@ -6,11 +6,12 @@ import datetime
 import platform
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 
 from ..backends.device import Device, default_n_threads, device
 from ..boundary.ffi import BUILD
 from ..cost.machine import Described, Machine, MeasuredDevice
+from ..cost.sample import PACE
 from ..errors import GgmlError, ServerLostError
 from ..sim.given import named_devices
 from .attention import measure_attention
@@ -18,6 +19,7 @@ from .bench import Bench, Steps
 from .describe import Busy, cores, largest_cache, load_average, memory, processor
 from .elementwise import OPS, measure_op
 from .overheads import measure_cold_node, measure_compute, measure_split
+from .pace import pace_of
 from .products import (
     measure_experts,
     measure_heads,
@@ -35,7 +37,8 @@ _FIRST_OPS = (
     "set_rows f16", "get_rows f32", "get_rows q4_K", "soft_max with mask", "cont",
 )  # fmt: skip
 _BUSY = 0.15  # cores that others use, from which on it is said
-_DISTURBED = 0.25  # disturbed repetitions for each that was not, from which on it is said
+_DISTURBED = 0.25  # disturbed seconds for each that was not, from which on it is said
+_DRIFT = 0.05  # standard deviation of a device's pace, from which on it is said
 _WIDE = 0.12  # spread of a sample from which on it counts as uncertain
 Progress = Callable[[str, float], object]
 
@@ -94,7 +97,8 @@ def _measure(
 ) -> MeasuredDevice:
     end = time.monotonic() + limit
     caps = measured.props.caps
-    with Bench(measured, n_threads) as bench:
+    with Bench(measured, n_threads) as bench, ExitStack() as stack:
+        pace = stack.enter_context(pace_of(bench, cold_bytes(bench)))
         jobs = list(_jobs(bench, types, others))
         left_out: list[str] = []
         failed: list[str] = []
@@ -103,6 +107,8 @@ def _measure(
             if time.monotonic() > end:
                 left_out.append(what)
                 continue
+            if pace is not None:
+                pace.look()
             try:
                 with closing(job):  # ends it before the device is closed
                     for _ in job:
@@ -115,10 +121,11 @@ def _measure(
             except GgmlError as error:  # what else the device computes can still be measured
                 failed.append(f"{what} failed ({str(error).splitlines()[0]})")
                 bench.scheduler.reset()
+        stack.close()
         said = [*failed, *[f"no time was left for {_some(left_out)}"] * bool(left_out)]
-        if bench.n_disturbed > _DISTURBED * bench.n_alone:
-            share = bench.n_disturbed / (bench.n_disturbed + bench.n_alone)
-            said.append(f"others took its cores in {share:.0%} of the repetitions")
+        if bench.disturbed > _DISTURBED * bench.alone:
+            share = bench.disturbed / (bench.disturbed + bench.alone)
+            said.append(f"others took its cores in {share:.0%} of the time")
         return MeasuredDevice(
             measured.name, measured.description, measured.type.name, caps.async_,
             tuple(bench.samples), "; ".join(said),
@@ -132,13 +139,22 @@ def _some(left_out: Sequence[str], shown: int = 3) -> str:
     return ", ".join(kinds[:shown]) + more
 
 
+def _cache() -> int:
+    return largest_cache() or 16 << 20
+
+
+def cold_bytes(bench: Bench) -> int:
+    """Bytes that no cache has when they are read again in turns. A cache that is a third as large
+    still has some of them."""
+    least = 256 << 20 if bench.is_quick else 64 << 20  # the caches of GPUs have up to 100 MiB
+    return min(max(4 * _cache(), least), 512 << 20)
+
+
 def _jobs(
     bench: Bench, types: Sequence[str], others: Sequence[Device]
 ) -> Iterator[tuple[str, Steps]]:
     """All measurements, the most needed first."""
-    cache = largest_cache() or 16 << 20
-    least = 256 << 20 if bench.is_quick else 64 << 20  # the caches of GPUs have up to 100 MiB
-    cold, hot = min(max(3 * cache, least), 512 << 20), cache // 8
+    cold, hot = cold_bytes(bench), _cache() // 8
     if bench.is_cpu:
         yield "a split", measure_compute(bench)
     else:
@@ -175,6 +191,12 @@ def _doubts(found: Sequence[MeasuredDevice], others: float) -> Iterator[str]:
             yield (
                 f"{one.name}: the repetitions of {len(wide)} of {len(one.samples)} samples are "
                 f"more than {_WIDE:.0%} apart, as on a machine under load"
+            )
+        drift = max((s.deviation for s in one.samples if s.key == PACE), default=0.0)
+        if drift > _DRIFT:
+            yield (
+                f"{one.name}: its speed changed by {drift:.0%} (one standard deviation) while it "
+                "was measured, as where other virtual machines share it; intervals are wider for it"
             )
         if one.incomplete:
             yield f"{one.name}: {one.incomplete}"

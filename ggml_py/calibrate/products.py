@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 
 import numpy as np
 
 from ..cost.estimate import HOT
-from ..cost.sample import WORKING_SET
+from ..cost.sample import MANY_ROWS, SHAPES, WORKING_SET
 from ..graphs.context import Context
 from ..graphs.graph import Graph
 from ..tensors.tensor import Tensor
 from .bench import GRAPH_SIZE, Bench, Steps
 from .weights import MAPPED, OWN, matrices, places_of
 
-# (k, m) of matrices: small ones of attention, usual ones, and one beyond most caches.
-SIZES = ((512, 128), (768, 768), (2048, 1024), (2048, 6144))
+# (k, m) of matrices. Those for one column (`SHAPES`) are small ones of attention, usual ones, and
+# one beyond most caches; one of their sizes is measured with shorter rows, too.
+SHORT_ROWS = (512, 4096)
 WIDE_SIZES = ((768, 768), (2048, 2048))
-LARGE_SIZES = ((4096, 4096), (4096, 14336))  # of devices that are quick with them
+LARGE_SHAPES = ((2048, 8192), (2048, 28672))  # of devices that are quick with them
+LARGE_WIDE_SIZES = ((4096, 4096), (4096, 14336))
 WIDTHS = (2, 4, 8, 32, 512)  # time is a line beyond some tens
 _FEW_WIDTHS = (8, 512)  # of weights in the mapped file, if the device repacks their type
 _EXPERT_SIZES = ((512, 512), (1024, 1536))
@@ -30,23 +33,27 @@ def measure_type(bench: Bench, type_: str, cold: int, cache: int) -> Steps:
     places = places_of(bench.device, type_)
     for where in places:
         usual = where == places[-1]  # otherwise only weights are there that cannot be repacked
-        for k, m in SIZES:
-            if usual:
+        for k, m in (*SHAPES, *(LARGE_SHAPES if usual and bench.is_quick else ())):
+            for _ in range(2 if usual else 1):
                 with matrices(bench, type_, (k, m), cold, where) as weights:
                     _one_column(bench, weights, cache)
-            with matrices(bench, type_, (k, m), cold, where) as weights:
-                _one_column(bench, weights, cache)
-                if (k, m) in WIDE_SIZES:
-                    for n in WIDTHS if usual else _FEW_WIDTHS:
-                        _product(bench, weights[: _enough(bench, k * m * n)], n)
-                elif usual and (k, m) == SIZES[-1]:
-                    _product(bench, weights[: _enough(bench, k * m * WIDTHS[-1])], WIDTHS[-1])
             yield
-        if not usual:
-            continue
-        for k, m in (WIDE_SIZES[-1], *(LARGE_SIZES if bench.is_quick else ())):
+        with matrices(bench, type_, SHORT_ROWS, cold, where) as weights:
+            _product(bench, weights, 1, MANY_ROWS, at=(SHORT_ROWS[1], prod(SHORT_ROWS)))
+        yield
+        for k, m in WIDE_SIZES if usual else WIDE_SIZES[:1]:
             with matrices(bench, type_, (k, m), cold, where) as weights:
-                for n in WIDTHS if (k, m) == WIDE_SIZES[-1] else (1, *WIDTHS):
+                for n in WIDTHS if usual else _FEW_WIDTHS:
+                    _product(bench, weights[: _enough(bench, k * m * n)], n)
+            yield
+        if usual:
+            k, m = SHAPES[-1]
+            with matrices(bench, type_, (k, m), cold, where) as weights:
+                _product(bench, weights[: _enough(bench, k * m * WIDTHS[-1])], WIDTHS[-1])
+            yield
+        for k, m in LARGE_WIDE_SIZES if usual and bench.is_quick else ():
+            with matrices(bench, type_, (k, m), cold, where) as weights:
+                for n in WIDTHS:
                     _product(bench, weights[: _enough(bench, k * m * n)], n)
             yield
 
@@ -66,7 +73,12 @@ def _enough(bench: Bench, work: int) -> int:
 
 
 def _product(
-    bench: Bench, weights: Sequence[Tensor], n: int, suffix: str = "", seconds: float = _SECONDS
+    bench: Bench,
+    weights: Sequence[Tensor],
+    n: int,
+    suffix: str = "",
+    seconds: float = _SECONDS,
+    at: tuple[float, ...] | None = None,
 ) -> bool:
     """One sample; False if the device does not compute it."""
     with Context(64 << 20) as context:
@@ -74,7 +86,7 @@ def _product(
         graph = context.new_graph(GRAPH_SIZE)
         for weight in weights:
             graph.build_forward_expand(context.mul_mat(weight, x))
-        ok = bench.sample(graph, {x: _random(n, x.ne[0])}, len(weights), seconds, suffix)
+        ok = bench.sample(graph, {x: _random(n, x.ne[0])}, len(weights), seconds, suffix, at=at)
         bench.scheduler.reset()
         return ok is not None
 

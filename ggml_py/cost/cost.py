@@ -24,7 +24,8 @@ SURE = 0.9  # the part of cases in which the measured time is in the interval
 _DEVIATIONS = 1.645  # of a normal distribution, for that part
 # What two runs of a program differ by although nothing was changed (the memory that a process gets
 # makes its products faster or slower for its whole life), and what the samples do not have. With
-# it nine of ten of the measurements that may be looked at are in the interval (docs/COST.md).
+# it nine of ten of the measurements that may be looked at are in the interval (docs/COST.md). What
+# the device's speed changed by while it was measured is added.
 BETWEEN_RUNS = 0.06
 # By the end of a buffer type's name.
 _MEMORY = (("_Host", PINNED), ("_Mapped", MAPPED))
@@ -205,6 +206,8 @@ class _Adder:
         ]
         self.by_key: dict[tuple[int, str], float] = {}  # seconds × error, which add up per kind
         self.unknown = 0.0  # seconds that unknown nodes may take at most
+        drift = max((e.drift for e in self.estimators if e is not None), default=0.0)
+        self.between = math.hypot(BETWEEN_RUNS, drift)
 
     def cost(self) -> Cost:
         plan = self.plan
@@ -254,7 +257,7 @@ class _Adder:
             free[b] = ends[b] = done
             if waits:
                 host = done
-            error = math.sqrt(variance) / took + BETWEEN_RUNS if took else 0.0
+            error = math.sqrt(variance) / took + self.between if took else 0.0
             splits.append(SplitCost(
                 index, self.names[b], took, _interval(took, error), _most(mine), start, done
             ))  # fmt: skip
@@ -399,7 +402,7 @@ class _Adder:
         """Errors of one kind of work are the same error, those of several kinds are not; all share
         what runs differ by."""
         own = math.sqrt(sum(error**2 for error in self.by_key.values()))
-        deviation = math.hypot(own, total * BETWEEN_RUNS)
+        deviation = math.hypot(own, total * self.between)
         low, high = total - _DEVIATIONS * deviation, total + _DEVIATIONS * deviation
         return max(low, 0.0), high + self.unknown
 

@@ -69,6 +69,7 @@ class SheetEstimator:
         self.bandwidth = _PART * self.sheet.bandwidth * 1e9
         self.speed = _PART * self.sheet.vector * 1e12
         self.slow = self.bandwidth, self.speed
+        self.drift = 0.0
 
     def coldness(self, _nbytes: int) -> float:
         """Caches count for nothing."""

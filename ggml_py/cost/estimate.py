@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from itertools import pairwise
 from math import log2
 from statistics import median
 from typing import NamedTuple
 
 from .curves import Curve, Read
 from .machine import MeasuredDevice
-from .sample import COLD_NODE, SPLIT, WORKING_SET, Sample
+from .sample import COLD_NODE, MANY_ROWS, PACE, SHAPES, SPLIT, WORKING_SET, Sample
 from .work import ATTENTION, NodeWork
 
 BYTES, FLOPS, OVERHEAD, LATENCY = "bytes", "flops", "overhead", "latency"
@@ -45,6 +46,10 @@ class Estimator:
         for index, sample in enumerate(device.samples):
             grouped.setdefault(sample.key, []).append((sample.at, index, sample))
         self._curves = {key: Curve(group) for key, group in grouped.items()}
+        self._many_rows = {
+            key.removesuffix(MANY_ROWS): group[0][1:]
+            for key, group in grouped.items() if key.endswith(MANY_ROWS)
+        }  # fmt: skip
         self._heads = _head_sizes(grouped)
         self.heads_at_once = _heads_at_once(device.samples)
         self._known: dict[tuple[NodeWork, float], Estimate | None] = {}
@@ -55,6 +60,7 @@ class Estimator:
         self.slow = _slow(b for b, _f in rates), _slow(f for _b, f in rates)
         self.cold_node = self._constant(COLD_NODE)
         self.split = self._constant(SPLIT)
+        self.drift = max((s.deviation for s in device.samples if s.key == PACE), default=0.0)
 
     def _constant(self, key: str) -> Read:
         curve = self._curves.get(key)
@@ -99,8 +105,10 @@ class Estimator:
         if work.reads_much:
             cold_part = coldness * work.first_reads
             saved, more = self._saved(curve_key, work.at) if cold_part < 1 else (0.0, ())
-            seconds = max(seconds - (1 - cold_part) * saved, seconds / 4) * scale * work.times
-            samples += more
+            rows, of_rows = self._more_rows(curve_key, work)
+            seconds = max(seconds - (1 - cold_part) * saved + cold_part * rows, seconds / 4)
+            seconds *= scale * work.times
+            samples += more + of_rows
         else:
             seconds = seconds * scale * work.times + coldness * self.cold_node.seconds
             samples += self.cold_node.samples if coldness else ()
@@ -116,6 +124,17 @@ class Estimator:
         one = at if attends else (1.0, *at[1:])
         cold, hot = self._curves[key].read(one), self._curves[key + HOT].read(one)
         return max(cold.seconds - hot.seconds, 0.0), hot.samples
+
+    def _more_rows(self, key: str, work: NodeWork) -> tuple[float, tuple[int, ...]]:
+        """The seconds that a matrix takes more because its rows are shorter than those of the
+        samples, so that it has more of them; less than none if they are longer."""
+        if key not in self._many_rows or not work.rows:
+            return 0.0, ()
+        index, sample = self._many_rows[key]
+        rows, elements = sample.at
+        few = self._curves[key].read((1.0, elements)).seconds
+        each = max(sample.usual - few, 0.0) / (rows - _usual_rows(elements))
+        return each * (work.rows - _usual_rows(work.at[1])), (index,)
 
     def _nearest(self, work: NodeWork) -> tuple[str, float, float] | None:
         """The kind that is read for this work, the factor for it, and the relative error that it
@@ -148,6 +167,16 @@ class Estimator:
         least = self._curves[key].read((0.0,)).seconds
         bound = LATENCY if least > found.seconds / 2 else BYTES
         return Estimate(found.seconds, found.error, bound, found.samples)
+
+
+def _usual_rows(elements: float) -> float:
+    """The rows of a matrix with so many elements, of those that samples are of."""
+    known = [(log2(k * m), k) for k, m in SHAPES]
+    x = min(max(log2(max(elements, 1.0)), known[0][0]), known[-1][0])
+    for (low, k), (high, next_k) in pairwise(known):
+        if x <= high:
+            return elements / (k + (next_k - k) * (x - low) / (high - low))
+    return elements / known[-1][1]
 
 
 def _slow(rates: Iterable[float]) -> float:

@@ -10,10 +10,11 @@ import rpc_net
 import ggml_py as ggml
 from ggml_py.boundary.ffi import BUILD
 from ggml_py.calibrate import calibrate
-from ggml_py.calibrate.bench import MOST_MATRICES, Bench, work_as_upstream
+from ggml_py.calibrate.bench import MOST_MATRICES, Bench, _Chunk, work_as_upstream
 from ggml_py.calibrate.describe import Busy, largest_cache, processor
 from ggml_py.calibrate.elementwise import OPS, measure_op
 from ggml_py.calibrate.overheads import measure_split
+from ggml_py.calibrate.pace import Pace, pace_of
 from ggml_py.calibrate.products import _product, measure_experts, measure_type
 from ggml_py.calibrate.weights import MAPPED, matrices, places_of
 from ggml_py.cost import Machine
@@ -36,8 +37,8 @@ def keys(bench):
 def test_a_product_takes_longer_with_more_columns(bench):
     for _ in measure_type(bench, "f32", 4 * MiB, MiB // 2):
         pass
-    (key,) = {k for k in keys(bench) if not k.endswith(" hot")}
-    assert key == "MUL_MAT f32 CPU_Mapped"
+    key = "MUL_MAT f32 CPU_Mapped"
+    assert keys(bench) == {key, key + " hot", key + " many rows"}
     by_at = {s.at: s.usual for s in bench.samples if s.key == key}
     assert by_at[512, 768 * 768] > by_at[8, 768 * 768] > 0
     assert by_at[1, 2048 * 6144] > by_at[1, 512 * 128] > 0
@@ -164,6 +165,41 @@ def test_a_machine_with_a_cache_of_a_gigabyte(bench):
         assert _product(bench, weights, 1)
     with matrices(bench, "q4_0", (256, 32), 512 << 20, MAPPED) as weights:
         assert len(weights) <= MOST_MATRICES
+
+
+def test_the_pace_of_a_device_is_looked_at_now_and_then(bench, monkeypatch):
+    with pace_of(bench, 2 * MiB) as pace:
+        pace.look()
+        pace.look()  # too soon
+        assert len(pace.seconds) == 1
+        pace.look(now=True)
+    (kept,) = [s for s in bench.samples if s.key == "pace"]
+    assert len(kept.seconds) == 2 and all(s > 0 for s in kept.seconds)
+
+
+def test_a_device_without_such_products_has_no_pace():
+    with ggml.sim_device("few", supports={"ADD": True}) as few, Bench(few, 1, 0.02) as bench:
+        with pace_of(bench, MiB) as pace:
+            assert pace is None
+        assert bench.samples == []
+
+
+def test_a_machine_whose_speed_changes_is_said(monkeypatch):
+    seconds = iter([1.0, 1.0, 1.3, 1.3] * 100)
+    monkeypatch.setattr(Pace, "look", lambda self: self.seconds.append(next(seconds)))
+    doubts = calibrate(["CPU"], 1, seconds=1.0).doubts
+    assert any("its speed changed by 1" in doubt for doubt in doubts)
+
+
+def test_short_graphs_say_nothing_about_others(monkeypatch):
+    """Between them threads sleep, as if others had their cores."""
+    with Bench(ggml.device("CPU"), 2, pace=0.02) as bench:
+        empty = bench._overhead
+        assert bench._was_alone(_Chunk([2 * empty] * 9, 1.2))
+        assert not bench._was_alone(_Chunk([100 * empty] * 9, 1.2))
+        assert bench._was_alone(_Chunk([100 * empty] * 9, 1.9))
+    with Bench(ggml.device("CPU"), 1, pace=0.02) as bench:
+        assert not bench._was_alone(_Chunk([2 * bench._overhead] * 9, 0.6))
 
 
 def test_a_machine_under_load_is_said(monkeypatch):

@@ -7,6 +7,8 @@ from measured import device, machine, sample
 import ggml_py as ggml
 from ggml_py.cost.analysis import analysis_of
 from ggml_py.cost.cost import _DEVIATIONS, BETWEEN_RUNS
+from ggml_py.cost.estimate import Estimator
+from ggml_py.cost.work import NodeWork
 
 N, K, M = 4, 64, 32
 ADD = sample("ADD f32", (M * N,), 2e-6)
@@ -72,6 +74,48 @@ def test_errors_of_one_kind_add_up_and_those_of_several_do_not(plan):
     cost = plan.cost(machine(wide, PRODUCT))
     deviation = ((2e-6 * wide.spread) ** 2 + (cost.seconds * BETWEEN_RUNS) ** 2) ** 0.5
     assert cost.interval[1] == pytest.approx(cost.seconds + _DEVIATIONS * deviation)
+
+
+def test_the_interval_is_wider_if_the_machines_speed_changed(plan):
+    steady, changing = sample("pace", (), 1.0, 1.0, 1.0), sample("pace", (), 0.8, 1.0, 1.2)
+    widths = []
+    for pace in (steady, changing):
+        cost = plan.cost(machine(ADD, PRODUCT, pace))
+        widths.append((cost.interval[1] - cost.seconds) / cost.seconds / _DEVIATIONS)
+    assert widths == pytest.approx([BETWEEN_RUNS, (BETWEEN_RUNS**2 + 0.2**2) ** 0.5])
+
+
+@pytest.mark.parametrize(
+    ("k", "m", "columns", "expected"),
+    [
+        (2048, 1024, 1, 50e-6),  # the shape that was measured
+        (512, 4096, 1, 80e-6),  # the shorter rows that were measured
+        (1024, 2048, 1, 60e-6),
+        (4096, 512, 1, 45e-6),  # longer rows
+        (512, 4096, 2, 70e-6),  # several columns are as they were measured
+    ],
+)
+def test_shorter_rows_take_longer(k, m, columns, expected):
+    key, elements = "MUL_MAT f16", 2048 * 1024
+    them = Estimator(device(
+        "it", sample(key, (1, elements), 50e-6), sample(key, (2, elements), 70e-6),
+        sample(key + " many rows", (4096, elements), 80e-6),
+    ))  # fmt: skip
+    work = NodeWork(key, (columns, k * m), 1.0, 1, 1, rows=m if columns == 1 else 0)
+    assert them.estimate(work, 1.0).seconds == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("columns", "rows"), [(1, M), (4, 0)])
+def test_the_rows_of_a_product_with_one_column_are_known(columns, rows):
+    def one(context, weights, opened):
+        a = weights.new_tensor("f32", K, M)
+        weights.alloc(opened[-1], usage="weights")
+        x = context.new_tensor("f32", K, columns)
+        x.set_input()
+        return context.mul_mat(a, x)
+
+    (node,) = chain(one).cost(machine(PRODUCT)).nodes
+    assert node.work.rows == rows
 
 
 def test_what_bounds_a_node(plan):

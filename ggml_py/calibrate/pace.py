@@ -1,0 +1,65 @@
+"""How quick a device is now and then while it is measured: what shares it (other virtual machines,
+heat) makes it slower for minutes, which the repetitions of one sample do not show."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+import numpy as np
+
+from ..cost.sample import PACE
+from ..graphs.context import Context
+from .bench import GRAPH_SIZE, Bench
+from .weights import OWN, matrices
+
+_SHAPE = (768, 768)
+_EVERY, _SECONDS = 4.0, 0.03  # seconds between two looks, and of one
+
+
+class Pace:
+    """Takes the same look again and again: products with one column, which wait for memory."""
+
+    def __init__(self, bench: Bench, stack: ExitStack, cold: int) -> None:
+        self._bench, self._next = bench, 0.0
+        self._weights = stack.enter_context(matrices(bench, "q8_0", _SHAPE, cold, OWN))
+        self.seconds: list[float] = []  # of one product, one for each look
+
+    def look(self, now: bool = False) -> None:
+        """Measures if the last time is long enough ago. Call between two kinds of work."""
+        if time.monotonic() < self._next and not now:
+            return
+        with Context(16 << 20) as context:
+            x = context.new_tensor("f32", _SHAPE[0], 1)
+            graph = context.new_graph(GRAPH_SIZE)
+            for weight in self._weights:
+                graph.build_forward_expand(context.mul_mat(weight, x))
+            zeros = np.zeros((1, _SHAPE[0]), np.float32)
+            taken = self._bench.times(graph, {x: zeros}, _SECONDS)
+            self._bench.scheduler.reset()
+        self.seconds.append(statistics.median(taken) / len(self._weights))
+        self._next = time.monotonic() + _EVERY
+
+
+@contextmanager
+def pace_of(bench: Bench, cold: int) -> Iterator[Pace | None]:
+    """The looks at a device, kept as a sample at the end; None of one that has no such products.
+    `cold` bytes are more than its caches hold."""
+    with ExitStack() as stack:
+        if not _computes(bench):
+            yield None
+            return
+        pace = Pace(bench, stack, cold)
+        try:
+            yield pace
+        finally:
+            if pace.seconds:
+                bench.keep(PACE, (), pace.seconds)
+
+
+def _computes(bench: Bench) -> bool:
+    with Context(1 << 20) as context:
+        weight, x = context.new_tensor("q8_0", *_SHAPE), context.new_tensor("f32", _SHAPE[0], 1)
+        return bench.device.supports_op(context.mul_mat(weight, x))
