@@ -11,9 +11,10 @@ kept in DIR/measured.json with the calibration before it, so a run that was stop
 `--again` predicts again and measures nothing.
 
 1. A measurement counts only if others used less than a tenth of a core meanwhile, or if one thread
-   had its core alone; and if the machine is still the one that was calibrated: its pace, the time
-   of one product, must be within 7 % before and after. Otherwise it is repeated, and after some
-   tries it is left out, with its reason.
+   had its core alone; otherwise it is repeated, and after some tries it is left out, with its
+   reason. Before and after it the CPU's pace is looked at, the time of one product. Where that is
+   more than 7 % from the calibration's, the machine is calibrated and the case is measured anew; if
+   it changes again, the case has figures of its own.
 2. A model's file is read anew before it is measured: the pages of a file that was just written do
    not lie together in memory, and products with them are up to a fifth slower.
 3. A third of the cases, chosen by a hash of their names, is for looking at while the model of time
@@ -59,18 +60,17 @@ from ggml_py.calibrate import calibrate
 from ggml_py.calibrate.bench import Bench
 from ggml_py.calibrate.calibrate import cold_bytes
 from ggml_py.calibrate.describe import Busy
-from ggml_py.calibrate.pace import Pace
+from ggml_py.calibrate.drift import Drift
 from ggml_py.cost import Machine
 from ggml_py.cost.rows import gen_row, prompt_row
-from ggml_py.cost.sample import PACE
+from ggml_py.cost.sample import DRIFT
 
 N_PROMPT, N_GEN, DEPTHS = 512, 64, (0, 512, 4096)
 REPETITIONS = 3
 EVERY = 6  # models are measured after one calibration
 SAME = 0.07  # that the CPU's pace may differ from the calibration's before and after a measurement
 ALONE = 0.97  # of its core's time that one thread must have had
-TRIES, WAIT_S, PAUSE_S = 3, 60.0, 5.0
-CHANGED = "the time of the CPU's product changed"
+TRIES, WAIT_S = 3, 60.0
 PATTERNS = (
     "ggml_py/cost/*.py", "ggml_py/calibrate/*.py", "benchmarks/cost_error.py",
     "benchmarks/cost_models.py",
@@ -168,30 +168,25 @@ def layers_of(case: Case) -> int:
 def pace_now(threads: int) -> float:
     """The seconds of the CPU's product that a calibration looks at now and then."""
     with Bench(ggml.device("CPU"), threads) as bench, ExitStack() as stack:
-        pace = Pace(bench, stack, cold_bytes(bench))
+        drift = Drift(bench, stack, cold_bytes(bench))
         for _ in range(3):
-            pace.look(now=True)
-        return statistics.median(pace.seconds)
+            drift.look(now=True)
+        return statistics.median(drift.seconds)
 
 
 def pace_of(machine: Machine) -> float:
     """The same while the machine was calibrated."""
     cpu = machine.device("CPU")
     assert cpu is not None
-    return next(sample.usual for sample in cpu.samples if sample.key == PACE)
+    return next(sample.usual for sample in cpu.samples if sample.key == DRIFT)
 
 
-def measure(case: Case, path: Path, quiet: float, pace: float) -> dict[str, Any]:
-    """The samples of both tests, in tokens per second, if the pace is the given one."""
+def measure(case: Case, path: Path, quiet: float) -> dict[str, Any]:
+    """The samples of both tests, in tokens per second."""
     why = ""
     for _ in range(TRIES):
         if case.threads > 1 and not wait_until_quiet(quiet):
             why = "the machine was never quiet"
-            continue
-        paces = [pace_now(case.threads) / pace - 1]
-        if abs(paces[0]) > SAME:
-            why = f"{CHANGED} by {paces[0]:+.0%}"
-            time.sleep(PAUSE_S)
             continue
         read_anew(path)
         busy, before = Busy(), os.times()
@@ -207,14 +202,10 @@ def measure(case: Case, path: Path, quiet: float, pace: float) -> dict[str, Any]
         if others > quiet:
             why = f"others used {others:.2f} cores"
             continue
-        paces.append(pace_now(case.threads) / pace - 1)
-        if abs(paces[1]) > SAME:
-            why = f"{CHANGED} by {paces[1]:+.0%}"
-            continue
         rows = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
         return {
             f"pp{N_PROMPT}" if row["n_prompt"] else f"tg{N_GEN}": row["samples_ts"] for row in rows
-        } | {"others": round(others, 3), "paces": [round(p, 3) for p in paces]}
+        } | {"others": round(others, 3)}
     return {"left_out": why}
 
 
@@ -223,30 +214,55 @@ class Calibrations:
 
     def __init__(self, devices: str, threads: int, folder: Path, quiet: float) -> None:
         self._devices, self._threads, self._quiet = devices, threads, quiet
-        self._folder = folder
-        self._left, self._name = 0, ""
+        self._folder, self._left = folder, 0
+        self.name = ""
 
-    def before(self, now: bool = False) -> str:
-        """The name of the one that the next model is measured after, made if it is time."""
-        if not self._left or now:
-            made = len([*self._folder.glob(f"machine-{self._devices}-{self._threads}-*.json")])
-            self._name = f"machine-{self._devices}-{self._threads}-{made + 1}.json"
-            self._make(self._folder / self._name)
-            self._left = EVERY
+    def next_model(self) -> None:
+        """Makes the one that the next model is measured after, if it is time."""
+        if not self._left:
+            self.renew()
         self._left -= 1
-        return self._name
 
-    def _make(self, path: Path) -> None:
+    def renew(self) -> None:
+        """Makes another one."""
+        start = f"machine-{self._devices}-{self._threads}-"
+        made = [int(path.stem.removeprefix(start)) for path in self._folder.glob(f"{start}*.json")]
+        self.name = f"{start}{max(made, default=0) + 1}.json"
+        self._left = EVERY
         for _ in range(TRIES):
             if self._threads > 1:
                 wait_until_quiet(self._quiet)
             machine = calibrate(DEVICES[self._devices], self._threads)
-            machine.save(path, force=True)
-            print(path.name, *machine.doubts, sep="\n  ", file=sys.stderr, flush=True)
+            machine.save(self._folder / self.name, force=True)
+            print(self.name, *machine.doubts, sep="\n  ", file=sys.stderr, flush=True)
             alone = self._threads == 1 or self._devices == "RPC"
-            drifted = abs(pace_now(self._threads) / pace_of(machine) - 1) > SAME
-            if (alone or machine.described.load[1] < self._quiet) and not drifted:
+            if alone or machine.described.load[1] < self._quiet:
                 break
+
+
+def steadily(
+    case: Case, path: Path, quiet: float, calibrations: Calibrations, folder: Path
+) -> dict[str, Any]:
+    """What `measure` gives, with the calibration before it and what the CPU's pace had changed by
+    since then, before and after. If that is much, the machine is calibrated and measured anew; the
+    last of some tries is kept, whatever it is."""
+    found: dict[str, Any] = {}
+    for again in range(TRIES):
+        pace = pace_of(loaded(folder / calibrations.name))
+        first = pace_now(case.threads) / pace - 1
+        if abs(first) > SAME and again < TRIES - 1:
+            calibrations.renew()
+            continue
+        found = measure(case, path, quiet) | {"machine": calibrations.name}
+        found["paces"] = [round(p, 3) for p in (first, pace_now(case.threads) / pace - 1)]
+        if is_steady(found):
+            break
+    return found
+
+
+def is_steady(found: dict[str, Any]) -> bool:
+    """Whether the machine was the one that was calibrated, as far as is known."""
+    return all(abs(change) <= SAME for change in found.get("paces", ()))
 
 
 @contextmanager
@@ -321,7 +337,7 @@ def show(rows: list[dict[str, Any]]) -> None:
             row["case"], f"{row['measured']:.1f}", f"{row['spread']:.1%}",
             f"{row['predicted']:.1f}", f"{error:+.1%}",
             f"{row['low']:.0f}-{row['high']:.0f}{mark}", row["bound"],
-            "looked at" if row["looked_at"] else "",
+            "looked at" if row["looked_at"] else "" if row["steady"] else "changed",
         )  # fmt: skip
     Console(width=140).print(table)
 
@@ -364,39 +380,40 @@ def main() -> int:
                 depths = [*map(int, asked.depths.split(","))]
                 depths = depths[:1] if MODELS[model].n_params > LARGE else depths
                 keys = [f"{devices}/{model}/{threads}/{depth}" for depth in depths]
-                machine = f"machine-{devices}-{threads}.json"
-                if not (asked.again or kept_here) and any(key not in measured for key in keys):
-                    machine = calibrations.before()
+                measures = not (asked.again or kept_here)
+                if measures and any(key not in measured for key in keys):
+                    calibrations.next_model()
                 for depth, key in zip(depths, keys, strict=True):
-                    if key not in measured and not asked.again and not kept_here:
+                    if key not in measured and measures:
                         case = Case(devices, model, threads, depth, "")
-                        for _ in range(2):
-                            pace = pace_of(loaded(asked.folder / machine))
-                            found = measure(case, path, asked.quiet, pace) | {"machine": machine}
-                            if CHANGED not in str(found.get("left_out")):
-                                break
-                            machine = calibrations.before(now=True)
+                        found = steadily(case, path, asked.quiet, calibrations, asked.folder)
                         print(key, found, file=sys.stderr, flush=True)
-                        measured[key] = found
-                        if "left_out" not in found:
+                        if "left_out" in found:
+                            left_out[key] = found["left_out"]
+                        else:
+                            measured[key] = found
                             search.write(kept, measured)
                     for test in (f"pp{N_PROMPT}", f"tg{N_GEN}"):
                         case = Case(devices, model, threads, depth, test)
                         if test not in measured.get(key, {}):
-                            left_out[case.name] = str(measured.get(key, "not measured"))
+                            left_out.setdefault(key, str(measured.get(key, "not measured")))
                             continue
                         samples = measured[key][test]
                         middle = statistics.median(samples)
                         rows.append({
                             "case": case.name, "looked_at": case.looked_at, "measured": middle,
                             "spread": (max(samples) - min(samples)) / middle,
-                            **predict(case, path, loaded(
-                                asked.folder / measured[key].get("machine", machine))),
+                            "steady": is_steady(measured[key]),
+                            **predict(case, path, loaded(asked.folder / measured[key].get(
+                                "machine", f"machine-{devices}-{threads}.json"))),
                         })  # fmt: skip
     show(rows)
-    counted = [row for row in rows if not row["looked_at"]]
+    unseen = [row for row in rows if not row["looked_at"]]
+    counted = [row for row in unseen if row["steady"]]
     result = {
         "all": figures(rows), "looked_at": figures([r for r in rows if r["looked_at"]]),
+        "not looked at, where the machine had changed": figures(
+            [row for row in unseen if not row["steady"]]),
         "counted": figures(counted),
         **{name: figures([r for r in counted if r["case"].startswith(name + "/")])
            for name in asked.devices.split(",")},

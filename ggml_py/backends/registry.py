@@ -58,7 +58,7 @@ class Registry(InModule):
             self._unload(ffi.cast("ggml_backend_reg_t", self.ptr))  # a cast is not held as a call's
 
     def _unload(self, native: Any) -> None:
-        file = next((f for f, registry in _loaded.items() if registry == self), None)
+        file = next((f for f, registry in list(_loaded.items()) if registry == self), None)
         gpus = [d for d in self.devices if d.type in _GPUS]
         why = self._module.keep
         if file is None:

@@ -137,17 +137,17 @@ class changing(in_use):
         """Other graphs in use now, with their users."""
         found = {}
         with locked():
-            for key, ref in list(USED.items()):
+            for key, ref in USED.copy().items():  # a finalizer may remove some meanwhile
                 graph = ref()
                 user = None if graph is None else graph._user
                 if graph is not None and user is not None:
                     if user[0] in _USES:
                         found[key] = graph, user
                     continue
-                del USED[key]
+                USED.pop(key, None)
                 if graph is not None:
                     graph._whole_at = -1
-            for change in CHANGES:
+            for change in list(CHANGES):  # others end without the lock
                 if (graph := change._graph) is not None and (user := graph._user) is not None:
                     found[id(graph)] = graph, user
         mine = [id(handle) for handle in self._handles]
@@ -195,7 +195,9 @@ def use(graph: AnyGraph) -> None:
 def _check_changes(graph: AnyGraph, mine: changing | None = None) -> None:
     raw = graph.ptr
     for change in list(CHANGES):
-        if change is not mine and graph not in change._handles and change.meets(raw):
+        if change is mine or graph in change._handles or not change.meets(raw):
+            continue
+        if change in CHANGES:  # else it has ended, and what it did is found later
             kind = type(change._handles[0]).__name__ if change._handles else "Scheduler"
             raise BusyError(
                 f"a {kind} that is {_where(change._user)} changes tensors of this Graph: {_ADVICE}"

@@ -40,7 +40,7 @@ _ALONE, _ALONE_BOTH = 0.97, 0.88  # of its cores' time that computes must have h
 # Seconds in which that is counted. Linux counts the time of other threads only at its ticks, of up
 # to 10 ms each.
 _CHUNK_S, _CHUNK_BOTH_S = 0.02, 0.06
-_SHORT = 20  # times as long as an empty graph takes
+_SHORT, _SHORT_S = 20, 1e-3  # times as long as an empty graph takes, and seconds at most
 _PATIENCE = 3  # times as long as it would take alone, before disturbed repetitions count after all
 _SPARE = 1 << 12  # bytes: some devices lay tensors out with more than they have
 _KEPT = 25  # repetitions that a sample keeps
@@ -245,7 +245,9 @@ class Bench:
         """
         if not self.is_cpu:
             return True
-        if self.n_threads > 1 and statistics.median(chunk.seconds) < _SHORT * self._overhead:
+        if self.n_threads > 1 and statistics.median(chunk.seconds) < min(
+            _SHORT * self._overhead, _SHORT_S
+        ):
             return True
         return chunk.cores >= self.n_threads * (_ALONE if self.n_threads == 1 else _ALONE_BOTH)
 

@@ -11,15 +11,15 @@ from contextlib import ExitStack, closing
 from ..backends.device import Device, default_n_threads, device
 from ..boundary.ffi import BUILD
 from ..cost.machine import Described, Machine, MeasuredDevice
-from ..cost.sample import PACE
+from ..cost.sample import DRIFT
 from ..errors import GgmlError, ServerLostError
 from ..sim.given import named_devices
 from .attention import measure_attention
 from .bench import Bench, Steps
 from .describe import Busy, cores, largest_cache, load_average, memory, processor
+from .drift import drift_of, look_at
 from .elementwise import OPS, measure_op
 from .overheads import measure_cold_node, measure_compute, measure_split
-from .pace import pace_of
 from .products import (
     measure_experts,
     measure_heads,
@@ -98,7 +98,7 @@ def _measure(
     end = time.monotonic() + limit
     caps = measured.props.caps
     with Bench(measured, n_threads) as bench, ExitStack() as stack:
-        pace = stack.enter_context(pace_of(bench, cold_bytes(bench)))
+        drift = stack.enter_context(drift_of(bench, cold_bytes(bench)))
         jobs = list(_jobs(bench, types, others))
         left_out: list[str] = []
         failed: list[str] = []
@@ -107,8 +107,7 @@ def _measure(
             if time.monotonic() > end:
                 left_out.append(what)
                 continue
-            if pace is not None:
-                pace.look()
+            look_at(drift)
             try:
                 with closing(job):  # ends it before the device is closed
                     for _ in job:
@@ -144,8 +143,8 @@ def _cache() -> int:
 
 
 def cold_bytes(bench: Bench) -> int:
-    """Bytes that no cache has when they are read again in turns. A cache that is a third as large
-    still has some of them."""
+    """Bytes that no cache has when they are read again in turns, half a gigabyte at most. A cache
+    that is a third as large still has some of them."""
     least = 256 << 20 if bench.is_quick else 64 << 20  # the caches of GPUs have up to 100 MiB
     return min(max(4 * _cache(), least), 512 << 20)
 
@@ -192,7 +191,7 @@ def _doubts(found: Sequence[MeasuredDevice], others: float) -> Iterator[str]:
                 f"{one.name}: the repetitions of {len(wide)} of {len(one.samples)} samples are "
                 f"more than {_WIDE:.0%} apart, as on a machine under load"
             )
-        drift = max((s.deviation for s in one.samples if s.key == PACE), default=0.0)
+        drift = max((s.deviation for s in one.samples if s.key == DRIFT), default=0.0)
         if drift > _DRIFT:
             yield (
                 f"{one.name}: its speed changed by {drift:.0%} (one standard deviation) while it "

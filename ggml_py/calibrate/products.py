@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
 
 import numpy as np
 
@@ -17,7 +16,7 @@ from .weights import MAPPED, OWN, matrices, places_of
 
 # (k, m) of matrices. Those for one column (`SHAPES`) are small ones of attention, usual ones, and
 # one beyond most caches; one of their sizes is measured with shorter rows, too.
-SHORT_ROWS = (512, 4096)
+FEW_ROWS, SHORT_ROWS = (2048, 1024), (512, 4096)
 WIDE_SIZES = ((768, 768), (2048, 2048))
 LARGE_SHAPES = ((2048, 8192), (2048, 28672))  # of devices that are quick with them
 LARGE_WIDE_SIZES = ((4096, 4096), (4096, 14336))
@@ -38,8 +37,9 @@ def measure_type(bench: Bench, type_: str, cold: int, cache: int) -> Steps:
                 with matrices(bench, type_, (k, m), cold, where) as weights:
                     _one_column(bench, weights, cache)
             yield
-        with matrices(bench, type_, SHORT_ROWS, cold, where) as weights:
-            _product(bench, weights, 1, MANY_ROWS, at=(SHORT_ROWS[1], prod(SHORT_ROWS)))
+        for k, m in (FEW_ROWS, SHORT_ROWS) * 2:  # in the same memory, if it is a mapped file
+            with matrices(bench, type_, (k, m), cold, where) as weights:
+                _product(bench, weights, 1, MANY_ROWS, _SECONDS / 2, (m, k * m))
         yield
         for k, m in WIDE_SIZES if usual else WIDE_SIZES[:1]:
             with matrices(bench, type_, (k, m), cold, where) as weights:

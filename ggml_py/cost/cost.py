@@ -17,7 +17,7 @@ from ..trace.split import SplitInput
 from .datasheets import SheetEstimator
 from .estimate import OVERHEAD, Estimator
 from .machine import Machine, MeasuredDevice
-from .sample import COPY_FROM, COPY_TO, MAPPED, PINNED
+from .sample import COPY_FROM, COPY_TO, DRIFT, MAPPED, PINNED
 from .work import NodeWork, fused_heads, work_of
 
 SURE = 0.9  # the part of cases in which the measured time is in the interval
@@ -206,8 +206,6 @@ class _Adder:
         ]
         self.by_key: dict[tuple[int, str], float] = {}  # seconds × error, which add up per kind
         self.unknown = 0.0  # seconds that unknown nodes may take at most
-        drift = max((e.drift for e in self.estimators if e is not None), default=0.0)
-        self.between = math.hypot(BETWEEN_RUNS, drift)
 
     def cost(self) -> Cost:
         plan = self.plan
@@ -257,7 +255,7 @@ class _Adder:
             free[b] = ends[b] = done
             if waits:
                 host = done
-            error = math.sqrt(variance) / took + self.between if took else 0.0
+            error = math.sqrt(variance) / took + BETWEEN_RUNS if took else 0.0
             splits.append(SplitCost(
                 index, self.names[b], took, _interval(took, error), _most(mine), start, done
             ))  # fmt: skip
@@ -269,6 +267,10 @@ class _Adder:
             _add(bounds, copy.bound, copy.seconds or 0.0)
         total = max([host, *free]) + read
         caller += read
+        for b, estimator in enumerate(self.estimators):
+            if estimator is not None and estimator.drift:
+                spent = sum(split.seconds for split in splits if split.backend == self.names[b])
+                self.by_key[b, DRIFT] = spent * estimator.drift
         for b in self._gpus():
             gpu = sum(split.seconds for split in splits if split.backend == self.names[b])
             self.by_key[b, "GPU"] = gpu * ON_GPU
@@ -402,7 +404,7 @@ class _Adder:
         """Errors of one kind of work are the same error, those of several kinds are not; all share
         what runs differ by."""
         own = math.sqrt(sum(error**2 for error in self.by_key.values()))
-        deviation = math.hypot(own, total * self.between)
+        deviation = math.hypot(own, total * BETWEEN_RUNS)
         low, high = total - _DEVIATIONS * deviation, total + _DEVIATIONS * deviation
         return max(low, 0.0), high + self.unknown
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
-from math import log2
+from math import hypot, log2
 from statistics import median
 from typing import NamedTuple
 
 from .curves import Curve, Read
 from .machine import MeasuredDevice
-from .sample import COLD_NODE, MANY_ROWS, PACE, SHAPES, SPLIT, WORKING_SET, Sample
+from .sample import COLD_NODE, DRIFT, MANY_ROWS, SHAPES, SPLIT, WORKING_SET, Sample
 from .work import ATTENTION, NodeWork
 
 BYTES, FLOPS, OVERHEAD, LATENCY = "bytes", "flops", "overhead", "latency"
@@ -47,8 +47,8 @@ class Estimator:
             grouped.setdefault(sample.key, []).append((sample.at, index, sample))
         self._curves = {key: Curve(group) for key, group in grouped.items()}
         self._many_rows = {
-            key.removesuffix(MANY_ROWS): group[0][1:]
-            for key, group in grouped.items() if key.endswith(MANY_ROWS)
+            key.removesuffix(MANY_ROWS): found for key, group in grouped.items()
+            if key.endswith(MANY_ROWS) and (found := _of_a_row(group))
         }  # fmt: skip
         self._heads = _head_sizes(grouped)
         self.heads_at_once = _heads_at_once(device.samples)
@@ -60,7 +60,7 @@ class Estimator:
         self.slow = _slow(b for b, _f in rates), _slow(f for _b, f in rates)
         self.cold_node = self._constant(COLD_NODE)
         self.split = self._constant(SPLIT)
-        self.drift = max((s.deviation for s in device.samples if s.key == PACE), default=0.0)
+        self.drift = max((s.deviation for s in device.samples if s.key == DRIFT), default=0.0)
 
     def _constant(self, key: str) -> Read:
         curve = self._curves.get(key)
@@ -102,17 +102,20 @@ class Estimator:
         curve_key, scale, extra = found
         cold = self._curves[curve_key].read(work.at)
         seconds, error, samples = cold.seconds, cold.error, cold.samples
+        noise = 0.0
         if work.reads_much:
             cold_part = coldness * work.first_reads
             saved, more = self._saved(curve_key, work.at) if cold_part < 1 else (0.0, ())
-            rows, of_rows = self._more_rows(curve_key, work)
-            seconds = max(seconds - (1 - cold_part) * saved + cold_part * rows, seconds / 4)
-            seconds *= scale * work.times
-            samples += more + of_rows
+            rows = self._more_rows(curve_key, work)
+            whole = seconds - (1 - cold_part) * saved + cold_part * rows.seconds
+            whole = max(whole, seconds / 4)
+            noise = cold_part * rows.error / whole if whole > 0 else 0.0
+            seconds = whole * scale * work.times
+            samples += more + rows.samples
         else:
             seconds = seconds * scale * work.times + coldness * self.cold_node.seconds
             samples += self.cold_node.samples if coldness else ()
-        return Estimate(seconds, error + extra, self._bound(work, seconds), samples)
+        return Estimate(seconds, error + extra + noise, self._bound(work, seconds), samples)
 
     def _saved(self, key: str, at: tuple[float, ...]) -> tuple[float, tuple[int, ...]]:
         """The seconds that matrices in a cache save. They are read once for all columns, so this is
@@ -125,16 +128,14 @@ class Estimator:
         cold, hot = self._curves[key].read(one), self._curves[key + HOT].read(one)
         return max(cold.seconds - hot.seconds, 0.0), hot.samples
 
-    def _more_rows(self, key: str, work: NodeWork) -> tuple[float, tuple[int, ...]]:
+    def _more_rows(self, key: str, work: NodeWork) -> Read:
         """The seconds that a matrix takes more because its rows are shorter than those of the
-        samples, so that it has more of them; less than none if they are longer."""
-        if key not in self._many_rows or not work.rows:
-            return 0.0, ()
-        index, sample = self._many_rows[key]
-        rows, elements = sample.at
-        few = self._curves[key].read((1.0, elements)).seconds
-        each = max(sample.usual - few, 0.0) / (rows - _usual_rows(elements))
-        return each * (work.rows - _usual_rows(work.at[1])), (index,)
+        samples, so that it has more of them; less than none if they are longer. The error is in
+        seconds. Several columns are computed in other pieces: of them nothing is known."""
+        if key not in self._many_rows or work.at[0] != 1:
+            return Read(0.0, 0.0, ())
+        one, more = self._many_rows[key], work.rows - _usual_rows(work.at[1])
+        return Read(one.seconds * more, one.error * abs(more), one.samples)
 
     def _nearest(self, work: NodeWork) -> tuple[str, float, float] | None:
         """The kind that is read for this work, the factor for it, and the relative error that it
@@ -167,6 +168,17 @@ class Estimator:
         least = self._curves[key].read((0.0,)).seconds
         bound = LATENCY if least > found.seconds / 2 else BYTES
         return Estimate(found.seconds, found.error, bound, found.samples)
+
+
+def _of_a_row(group: Sequence[tuple[tuple[float, ...], int, Sample]]) -> Read | None:
+    """The seconds of one row more, and what they may be wrong by, from a matrix with few and one
+    with many rows. None if repetitions differ by as much."""
+    if len(group) != 2 or any(len(at) != 2 for at, _index, _sample in group):
+        return None
+    (few_at, i, few), (many_at, j, many) = sorted(group, key=lambda one: one[0])
+    rows = many_at[0] - few_at[0]
+    more, noise = many.usual - few.usual, hypot(*(s.spread * s.usual for s in (few, many)))
+    return Read(more / rows, noise / rows, (i, j)) if rows > 0 and more > noise else None
 
 
 def _usual_rows(elements: float) -> float:

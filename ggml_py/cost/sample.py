@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 SPLIT = "split"  # what a backend takes for a split besides its nodes
 SYNCHRONIZE = "synchronize"  # what waiting takes where nothing is to be waited for
 COLD_NODE = "cold node"  # what a small node takes more, after others have filled the caches
-PACE = "pace"  # the same product, every few seconds while others were measured
+DRIFT = "drift"  # the same product, every few seconds while others were measured
 WORKING_SET = "working set"  # one matrix of many, by the bytes of all of them
 COPY_FROM, COPY_TO = "copy from ", "copy to "  # + the other device: a tensor of so many bytes
 # (k, m) of the matrices that products with one column are measured with, and what is behind the
-# kind of a product with shorter rows, at (rows, elements).
+# kind of a product with few and with many rows of the same elements, at (rows, elements).
 SHAPES = ((512, 128), (768, 768), (2048, 1024), (2048, 6144))
 MANY_ROWS = " many rows"
 # + behind it: what memory the host's side is, if it is not the backend's usual one.
@@ -50,9 +50,8 @@ class Sample(NamedTuple):
     @property
     def deviation(self) -> float:
         """The standard deviation of `seconds`, as a part of their mean."""
-        if len(self.seconds) < 2:
-            return 0.0
-        return statistics.stdev(self.seconds) / statistics.fmean(self.seconds)
+        mean = statistics.fmean(self.seconds) if len(self.seconds) > 1 else 0.0
+        return statistics.stdev(self.seconds) / mean if mean > 0 else 0.0
 
     def _quartiles(self) -> list[float]:
         if len(self.seconds) < 2:

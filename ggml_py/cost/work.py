@@ -43,7 +43,7 @@ class NodeWork(NamedTuple):
     bytes: int  # that the node reads and writes, estimated
     flops: int  # estimated
     first_reads: float = 1.0  # the part of `times` that reads what no other part has read before
-    rows: int = 0  # of the matrix that is multiplied with one column
+    rows: int = 0  # of a product's matrix
 
     @property
     def reads_much(self) -> bool:
@@ -87,7 +87,7 @@ def work_of(
         key, at, count = _other(t, sources, n_threads, operations)
     if t.id in heads:
         key = key.replace(t.op_desc, heads[t.id], 1)
-    rows = sources[0].ne[1] if t.op == PRODUCT and at[0] == 1 else 0
+    rows = sources[0].ne[1] if t.op == PRODUCT else 0
     return NodeWork(key, at, count, moved, operations, first, rows)
 
 

@@ -232,8 +232,9 @@ class GraphAllocator(Lender):
 
     def _reach(self, found: dict[int, Handle]) -> None:
         super()._reach(found)
-        if self._lent.graph is not None:
-            self._lent.graph._reach(found)
+        graph = self._lent.graph  # another thread may reset it meanwhile
+        if graph is not None:
+            graph._reach(found)
 
     def buffer_size(self, buffer_id: int = 0) -> int:
         """Bytes of the buffer of `buffer_types[buffer_id]`; 0 before it is made, and for a repeated

@@ -77,10 +77,9 @@ class Graph(AnyGraph):
     def _changeable(self) -> Any:
         """`ptr`. Raises `ArgumentError` while it is allocated, or if it can only be read."""
         self._check_own()
-        if self._allocated_on() is not None:
-            raise ArgumentError(
-                f"the graph is allocated on {self._allocated_on()!r}: reset() that one first"
-            )
+        lender = self._allocated_on()
+        if lender is not None:
+            raise ArgumentError(f"the graph is allocated on {lender!r}: reset() that one first")
         return self.ptr
 
     def build_forward_expand(self, *tensors: Tensor) -> None:
@@ -373,9 +372,10 @@ class Graph(AnyGraph):
 
     def _allocated_on(self) -> Lender | None:
         """The scheduler or allocator that lent memory to this graph, None without one."""
-        if self._lent is not None:
-            return self._lent.owner()
-        scheduler = None if self._scheduler is None else self._scheduler()
+        lent, scheduled = self._lent, self._scheduler  # another thread may reset them meanwhile
+        if lent is not None:
+            return lent.owner()
+        scheduler = None if scheduled is None else scheduled()
         return scheduler if scheduler is not None and scheduler._graph is self else None
 
     def _failed_ops(self) -> list[CustomOp]:

@@ -52,14 +52,15 @@ class ContextHandle(Handle):
     @contextmanager
     def using(self, doing: str) -> Iterator[None]:
         """Around calls that plan or compute: libllama may replace its scheduler in them."""
-        scheduler = self._scheduler
-        lent = (scheduler,) if scheduler is not None and not scheduler.closed else ()
-        try:
-            with in_use(doing, self), in_use("planning", *lent):
-                yield
-        finally:
-            if lent and not self.closed and self._library.lib.gpl_sched(self.ptr) != lent[0].ptr:
-                lent[0].close()
+        with in_use(doing, self):  # while another thread can neither close nor replace it
+            scheduler = self._scheduler
+            lent = (scheduler,) if scheduler is not None and not scheduler.closed else ()
+            try:
+                with in_use("planning", *lent):
+                    yield
+            finally:
+                if lent and self._library.lib.gpl_sched(self.ptr) != lent[0].ptr:
+                    lent[0].close()
 
 
 @contextmanager

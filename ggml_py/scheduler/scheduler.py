@@ -111,7 +111,7 @@ class Scheduler(ReadScheduler, Lender):
 
     @property
     def _graph(self) -> Graph | None:  # the one that is allocated now
-        return self._held[0] if self._held else None
+        return next(iter(self._held), None)  # another thread may reset it meanwhile
 
     @_graph.setter
     def _graph(self, graph: Graph | None) -> None:
@@ -343,13 +343,14 @@ class Scheduler(ReadScheduler, Lender):
         memory. Made for `models/decode_one.py`."""
         if not callable(call):
             raise TypeError(f"call: expected a native function, got {describe(call)}")
-        if not self._held:
+        held = self._held[:1]  # another thread may reset it meanwhile
+        if not held:
             ptr_of(Graph, graph)
             with reading(graph):  # keeps other schedulers from lending it memory now
                 self._check_graph(graph)
                 graph._check_leafs_set()
             self.alloc_without_plan(graph)
-        elif self._held[0] is not graph:
+        elif held[0] is not graph:
             raise ArgumentError("another graph is allocated on this scheduler: call reset() first")
         elif (active := ACTIVE.get()) is not self._checked and active:
             check(self._plan(graph))

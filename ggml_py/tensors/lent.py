@@ -57,7 +57,7 @@ def lender_of(ptr: Any, context: Any) -> Any:
     """The Loan that a native tensor belongs to; `context` if it is not a scheduler's."""
     if _OPEN:
         address = int(ffi.cast("uintptr_t", ptr))
-        for loan in _OPEN:
+        for loan in tuple(_OPEN):  # other threads end theirs meanwhile
             if loan._first <= address < loan._last:
                 return loan
     return context

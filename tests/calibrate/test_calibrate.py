@@ -12,9 +12,9 @@ from ggml_py.boundary.ffi import BUILD
 from ggml_py.calibrate import calibrate
 from ggml_py.calibrate.bench import MOST_MATRICES, Bench, _Chunk, work_as_upstream
 from ggml_py.calibrate.describe import Busy, largest_cache, processor
+from ggml_py.calibrate.drift import Drift, drift_of, look_at
 from ggml_py.calibrate.elementwise import OPS, measure_op
 from ggml_py.calibrate.overheads import measure_split
-from ggml_py.calibrate.pace import Pace, pace_of
 from ggml_py.calibrate.products import _product, measure_experts, measure_type
 from ggml_py.calibrate.weights import MAPPED, matrices, places_of
 from ggml_py.cost import Machine
@@ -167,28 +167,50 @@ def test_a_machine_with_a_cache_of_a_gigabyte(bench):
         assert len(weights) <= MOST_MATRICES
 
 
-def test_the_pace_of_a_device_is_looked_at_now_and_then(bench, monkeypatch):
-    with pace_of(bench, 2 * MiB) as pace:
-        pace.look()
-        pace.look()  # too soon
-        assert len(pace.seconds) == 1
-        pace.look(now=True)
-    (kept,) = [s for s in bench.samples if s.key == "pace"]
+def test_a_device_is_looked_at_now_and_then(bench):
+    with drift_of(bench, 2 * MiB) as drift:
+        drift.look()
+        drift.look()  # too soon
+        assert len(drift.seconds) == 1
+        drift.look(now=True)
+    (kept,) = [s for s in bench.samples if s.key == "drift"]
     assert len(kept.seconds) == 2 and all(s > 0 for s in kept.seconds)
 
 
-def test_a_device_without_such_products_has_no_pace():
+def test_a_device_without_such_products_is_not_looked_at():
     with ggml.sim_device("few", supports={"ADD": True}) as few, Bench(few, 1, 0.02) as bench:
-        with pace_of(bench, MiB) as pace:
-            assert pace is None
+        with drift_of(bench, MiB) as drift:
+            assert drift is None
+            look_at(drift)
         assert bench.samples == []
 
 
+def test_a_device_with_little_memory_is_measured_all_the_same():
+    with ggml.sim_device("small", memory=64 * MiB) as small, Bench(small, 1, 0.02) as bench:
+        with drift_of(bench, 128 * MiB) as drift:
+            look_at(drift)
+        assert bench.samples == []
+
+
+def test_a_look_that_fails_is_passed_over(bench, monkeypatch):
+    def fails(*_arguments):
+        raise ggml.AllocError("no memory")
+
+    with drift_of(bench, 2 * MiB) as drift:
+        monkeypatch.setattr(Drift, "look", fails)
+        look_at(drift)
+    assert bench.samples == []
+
+
 def test_a_machine_whose_speed_changes_is_said(monkeypatch):
-    seconds = iter([1.0, 1.0, 1.3, 1.3] * 100)
-    monkeypatch.setattr(Pace, "look", lambda self: self.seconds.append(next(seconds)))
-    doubts = calibrate(["CPU"], 1, seconds=1.0).doubts
-    assert any("its speed changed by 1" in doubt for doubt in doubts)
+    def nothing():
+        yield
+
+    seconds = iter([1.0, 1.0, 1.3, 1.3])
+    monkeypatch.setattr(here, "_jobs", lambda *_a: [("nothing", nothing()) for _ in range(4)])
+    monkeypatch.setattr(Drift, "look", lambda self: self.seconds.append(next(seconds)))
+    (doubt,) = [d for d in calibrate(["CPU"], 1, seconds=60.0).doubts if "speed" in d]
+    assert doubt.startswith("CPU: its speed changed by 15% (one standard deviation)")
 
 
 def test_short_graphs_say_nothing_about_others(monkeypatch):

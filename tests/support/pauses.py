@@ -28,8 +28,9 @@ def pauses(seed=0):
         def line(_frame, event, _arg):
             nonlocal left
             if event == "line" and chance.random() < OFTEN:
-                time.sleep(pause := chance.random() * LONGEST)
-                left -= pause
+                before = time.monotonic()
+                time.sleep(chance.random() * LONGEST)
+                left -= time.monotonic() - before
                 if left < 0:  # the rest of the thread runs at its usual speed
                     sys.settrace(None)
                     return None
@@ -41,11 +42,12 @@ def pauses(seed=0):
         sys.settrace(call)
         return call(frame, event, arg)
 
+    before = threading.gettrace()
     threading.settrace(start)
     try:
         yield
     finally:
-        threading.settrace(None)
+        threading.settrace(before)  # type: ignore[arg-type]
 
 
 @contextlib.contextmanager

@@ -1,5 +1,8 @@
-"""How quick a device is now and then while it is measured: what shares it (other virtual machines,
-heat) makes it slower for minutes, which the repetitions of one sample do not show."""
+"""The same product, measured now and then while a device is measured.
+
+What shares the machine (other virtual machines, heat) makes it slower for minutes, which the
+repetitions of one sample do not show.
+"""
 
 from __future__ import annotations
 
@@ -10,21 +13,23 @@ from contextlib import ExitStack, contextmanager
 
 import numpy as np
 
-from ..cost.sample import PACE
+from ..cost.sample import DRIFT
+from ..errors import GgmlError, ServerLostError
 from ..graphs.context import Context
 from .bench import GRAPH_SIZE, Bench
 from .weights import OWN, matrices
 
 _SHAPE = (768, 768)
-_EVERY, _SECONDS = 4.0, 0.03  # seconds between two looks, and of one
+_MOST = 128 << 20  # bytes of weights that are kept meanwhile
+_EVERY, _SECONDS = 4.0, 0.03  # seconds between two looks at least, and of one
 
 
-class Pace:
-    """Takes the same look again and again: products with one column, which wait for memory."""
+class Drift:
+    """Looks at products with one column, which wait for memory."""
 
     def __init__(self, bench: Bench, stack: ExitStack, cold: int) -> None:
         self._bench, self._next = bench, 0.0
-        self._weights = stack.enter_context(matrices(bench, "q8_0", _SHAPE, cold, OWN))
+        self._weights = stack.enter_context(matrices(bench, "q8_0", _SHAPE, min(cold, _MOST), OWN))
         self.seconds: list[float] = []  # of one product, one for each look
 
     def look(self, now: bool = False) -> None:
@@ -44,19 +49,36 @@ class Pace:
 
 
 @contextmanager
-def pace_of(bench: Bench, cold: int) -> Iterator[Pace | None]:
-    """The looks at a device, kept as a sample at the end; None of one that has no such products.
-    `cold` bytes are more than its caches hold."""
+def drift_of(bench: Bench, cold: int) -> Iterator[Drift | None]:
+    """The looks at a device, kept as a sample at the end; None of one that does not compute such
+    products or has no memory for them. `cold` bytes are more than its caches hold."""
     with ExitStack() as stack:
-        if not _computes(bench):
-            yield None
-            return
-        pace = Pace(bench, stack, cold)
+        drift = None
+        if _computes(bench):
+            with _without_it():
+                drift = Drift(bench, stack, cold)
         try:
-            yield pace
+            yield drift
         finally:
-            if pace.seconds:
-                bench.keep(PACE, (), pace.seconds)
+            if drift is not None and drift.seconds:
+                bench.keep(DRIFT, (), drift.seconds)
+
+
+def look_at(drift: Drift | None) -> None:
+    """A look, if it is time. One that fails is passed over: what else is measured says why."""
+    if drift is not None:
+        with _without_it():
+            drift.look()
+
+
+@contextmanager
+def _without_it() -> Iterator[None]:
+    try:
+        yield
+    except ServerLostError:
+        raise
+    except GgmlError:
+        pass
 
 
 def _computes(bench: Bench) -> bool:
