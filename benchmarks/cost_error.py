@@ -13,8 +13,8 @@ kept in DIR/measured.json with the calibration before it, so a run that was stop
 1. A measurement counts only if others used less than a tenth of a core meanwhile, or if one thread
    had its core alone; otherwise it is repeated, and after some tries it is left out, with its
    reason. Before and after it the CPU's pace is looked at, the time of one product. Where that is
-   more than 7 % from the calibration's, the machine is calibrated and the case is measured anew; if
-   it changes again, the case has figures of its own.
+   more than 7 % from the calibration's, and more than twice that one's own drift, the machine is
+   calibrated and the case is measured anew; if it changes again, the case has figures of its own.
 2. A model's file is read anew before it is measured: the pages of a file that was just written do
    not lie together in memory, and products with them are up to a fifth slower.
 3. A third of the cases, chosen by a hash of their names, is for looking at while the model of time
@@ -63,14 +63,14 @@ from ggml_py.calibrate.describe import Busy
 from ggml_py.calibrate.drift import Drift
 from ggml_py.cost import Machine
 from ggml_py.cost.rows import gen_row, prompt_row
-from ggml_py.cost.sample import DRIFT
+from ggml_py.cost.sample import DRIFT, Sample
 
 N_PROMPT, N_GEN, DEPTHS = 512, 64, (0, 512, 4096)
 REPETITIONS = 3
 EVERY = 6  # models are measured after one calibration
-SAME = 0.07  # that the CPU's pace may differ from the calibration's before and after a measurement
+SAME = 0.07  # that the CPU's pace may differ from the calibration's, or twice that one's drift
 ALONE = 0.97  # of its core's time that one thread must have had
-TRIES, WAIT_S = 3, 60.0
+TRIES, WAIT_S = 2, 60.0
 PATTERNS = (
     "ggml_py/cost/*.py", "ggml_py/calibrate/*.py", "benchmarks/cost_error.py",
     "benchmarks/cost_models.py",
@@ -174,11 +174,11 @@ def pace_now(threads: int) -> float:
         return statistics.median(drift.seconds)
 
 
-def pace_of(machine: Machine) -> float:
+def pace_of(machine: Machine) -> Sample:
     """The same while the machine was calibrated."""
     cpu = machine.device("CPU")
     assert cpu is not None
-    return next(sample.usual for sample in cpu.samples if sample.key == DRIFT)
+    return next(sample for sample in cpu.samples if sample.key == DRIFT)
 
 
 def measure(case: Case, path: Path, quiet: float) -> dict[str, Any]:
@@ -249,20 +249,18 @@ def steadily(
     found: dict[str, Any] = {}
     for again in range(TRIES):
         pace = pace_of(loaded(folder / calibrations.name))
-        first = pace_now(case.threads) / pace - 1
-        if abs(first) > SAME and again < TRIES - 1:
+        same = max(SAME, 2 * pace.deviation)
+        first = pace_now(case.threads) / pace.usual - 1
+        if abs(first) > same and again < TRIES - 1:
             calibrations.renew()
             continue
         found = measure(case, path, quiet) | {"machine": calibrations.name}
-        found["paces"] = [round(p, 3) for p in (first, pace_now(case.threads) / pace - 1)]
-        if is_steady(found):
+        paces = first, pace_now(case.threads) / pace.usual - 1
+        found["paces"] = [round(p, 3) for p in paces]
+        found["steady"] = max(map(abs, paces)) <= same
+        if found["steady"]:
             break
     return found
-
-
-def is_steady(found: dict[str, Any]) -> bool:
-    """Whether the machine was the one that was calibrated, as far as is known."""
-    return all(abs(change) <= SAME for change in found.get("paces", ()))
 
 
 @contextmanager
@@ -403,7 +401,7 @@ def main() -> int:
                         rows.append({
                             "case": case.name, "looked_at": case.looked_at, "measured": middle,
                             "spread": (max(samples) - min(samples)) / middle,
-                            "steady": is_steady(measured[key]),
+                            "steady": measured[key].get("steady", True),
                             **predict(case, path, loaded(asked.folder / measured[key].get(
                                 "machine", f"machine-{devices}-{threads}.json"))),
                         })  # fmt: skip
