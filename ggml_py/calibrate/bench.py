@@ -27,7 +27,7 @@ from ..plan import Plan
 from ..scheduler.scheduler import Scheduler
 from ..tensors.tensor import Tensor
 from ..trace.record import VIEW_OPS
-from .mapped import Mapped
+from .filled import Filled, mapped_file, own_memory
 
 # Nodes and what they read together: half a gigabyte of the smallest matrices, for machines with
 # caches that large.
@@ -98,31 +98,38 @@ class Bench:
         self.samples: list[Sample] = []
         self._index: dict[tuple[str, tuple[float, ...]], int] = {}
         self.alone = self.disturbed = 0.0  # seconds of computes
-        self._mapped: tuple[str, int, Mapped] | None = None
+        self._filled: tuple[str, bool, int, Filled] | None = None
         self._buffers: list[Buffer] = []
         self._read = ffi.new("char[4]")
         self._overhead = 0.0
         self._overhead = self._call_overhead()
         self.is_quick = not (self.is_cpu or self.is_remote) and self._speed() > _QUICK
 
-    def mapped(self, type_: str, total: int) -> Mapped:
-        """A mapped file of that type with at least `total` bytes; the last one is kept."""
-        if self._mapped is None or self._mapped[0] != type_ or self._mapped[1] < total:
-            self._unmap()
-            self._mapped = type_, total, Mapped(self.cpu, self.scheduler, type_, total)
-        return self._mapped[2]
+    def filled(self, type_: str, total: int, mapped: bool) -> Filled:
+        """At least `total` bytes of that type in a mapped file, or in the device's own memory. The
+        last one is kept."""
+        kept = self._filled
+        if kept is None or kept[:2] != (type_, mapped) or kept[2] < total:
+            self._let_go()
+            make = (
+                mapped_file(self.cpu, type_, total)
+                if mapped
+                else own_memory(self.backend, type_, total)
+            )
+            self._filled = kept = type_, mapped, total, make
+        return kept[3]
 
-    def _unmap(self) -> None:
-        if self._mapped is not None:
+    def _let_go(self) -> None:
+        if self._filled is not None:
             self.scheduler.reset()
-            self._mapped[2].close()
-            self._mapped = None
+            self._filled[3].close()
+            self._filled = None
 
     def __enter__(self) -> Bench:
         return self
 
     def __exit__(self, *_raised: object) -> None:
-        self._unmap()
+        self._let_go()
         self.scheduler.reset()
         self._give_back()
         for handle in self._handles:

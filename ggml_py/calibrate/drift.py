@@ -17,7 +17,7 @@ from ..cost.sample import DRIFT
 from ..errors import GgmlError, ServerLostError
 from ..graphs.context import Context
 from .bench import GRAPH_SIZE, Bench
-from .weights import OWN, matrices
+from .filled import own_memory
 
 _SHAPE = (768, 768)
 _MOST = 128 << 20  # bytes of weights that are kept meanwhile
@@ -29,7 +29,10 @@ class Drift:
 
     def __init__(self, bench: Bench, stack: ExitStack, cold: int) -> None:
         self._bench, self._next = bench, 0.0
-        self._weights = stack.enter_context(matrices(bench, "q8_0", _SHAPE, min(cold, _MOST), OWN))
+        total = min(cold, _MOST)
+        filled = own_memory(bench.backend, "q8_0", total)
+        stack.callback(filled.close)
+        self._weights = stack.enter_context(filled.matrices("q8_0", _SHAPE, total))
         self.seconds: list[float] = []  # of one product, one for each look
 
     def look(self, now: bool = False) -> None:

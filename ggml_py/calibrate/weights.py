@@ -12,7 +12,7 @@ from ..graphs.context import Context
 from ..tensors.tensor import Tensor
 from .bench import MOST_MATRICES, Bench
 from .blocks import block_of, fill
-from .mapped import ROWS, size_of
+from .filled import ROWS, size_of
 
 MAPPED, REPACKED, OWN = "mapped", "repacked", "own"
 
@@ -47,14 +47,17 @@ def matrices(
 ) -> Iterator[list[Tensor]]:
     """So many matrices of that shape that they have about `total` bytes together."""
     total = min(total, MOST_MATRICES * size_of(type_, ne))
-    if where == MAPPED:
-        with bench.mapped(type_, max(total, size_of(type_, ne))).matrices(type_, ne, total) as made:
-            yield made
+    if where != REPACKED:
+        filled = bench.filled(type_, max(total, size_of(type_, ne)), where == MAPPED)
+        with filled.matrices(type_, ne, total) as made:
+            try:
+                yield made
+            finally:
+                bench.scheduler.reset()
         return
     count = max(-(-total // size_of(type_, ne)), 1)
     block = block_of(type_, ne[0], ROWS)
-    repacked = where == REPACKED
-    buft = bench.device.extra_buffer_types[0] if repacked else bench.backend.buffer_type
+    buft = bench.device.extra_buffer_types[0]
     with Context(64 << 20) as context:
         made = [context.new_tensor(type_, *ne) for _ in range(count)]
         context.alloc(buft, usage="weights")

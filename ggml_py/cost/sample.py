@@ -26,6 +26,9 @@ PINNED = " pinned"  # that the device has locked
 MAPPED = " mapped"  # of a mapped file, which is in no cache of the processor
 
 
+_QUARTILE = 0.6745  # standard deviations from the middle of a normal distribution to its quartiles
+
+
 class Sample(NamedTuple):
     """The seconds that one node took, in each repetition."""
 
@@ -49,9 +52,9 @@ class Sample(NamedTuple):
 
     @property
     def deviation(self) -> float:
-        """The standard deviation of `seconds`, as a part of their mean."""
-        mean = statistics.fmean(self.seconds) if len(self.seconds) > 1 else 0.0
-        return statistics.stdev(self.seconds) / mean if mean > 0 else 0.0
+        """The standard deviation of `seconds` by their quartiles, as a part of the median: one
+        that was disturbed does not count."""
+        return self.spread / _QUARTILE
 
     def _quartiles(self) -> list[float]:
         if len(self.seconds) < 2:
