@@ -368,10 +368,8 @@ class Handle:
     def _check_idle(self, user: User) -> bool:
         """Whether `user` may take it. False if the same thread is already closing it."""
         now = self._user
-        if now is None:
-            return True
-        if now == (CLOSING, user[1]):
-            return False
+        if now is None or now == (CLOSING, user[1]):
+            return now is None
         raise BusyError(_busy(self, now, user[1]))
 
     def _bound_to_process(self) -> None:
