@@ -102,8 +102,12 @@ class Bench:
         self._buffers: list[Buffer] = []
         self._read = ffi.new("char[4]")
         self._overhead = 0.0
-        self._overhead = self._call_overhead()
-        self.is_quick = not (self.is_cpu or self.is_remote) and self._speed() > _QUICK
+        try:
+            self._overhead = self._call_overhead()
+            self.is_quick = not (self.is_cpu or self.is_remote) and self._speed() > _QUICK
+        except BaseException:
+            self.__exit__()
+            raise
 
     def filled(self, type_: str, total: int, mapped: bool) -> Filled:
         """At least `total` bytes of that type in a mapped file, or in the device's own memory. The

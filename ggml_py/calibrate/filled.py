@@ -61,10 +61,11 @@ def mapped_file(cpu: Device, type_: str, total: int) -> Filled:
 
 
 def own_memory(backend: Backend, type_: str, total: int) -> Filled:
-    """Memory of the backend's own."""
+    """Memory of the backend's own: of one buffer, so it may be less than asked for."""
     row = row_size(type_of(type_), _K)
+    rows = min(-(-total // row), (backend.buffer_type.max_size - _SPARE) // row)
     with Context(1 << 20) as context:
-        whole = context.new_tensor(type_, _K, -(-total // row))
+        whole = context.new_tensor(type_, _K, rows)
         buffer = backend.buffer_type.alloc(whole.nbytes + _SPARE)
         try:
             whole.alloc(buffer)

@@ -16,7 +16,7 @@ from ggml_py.calibrate.drift import Drift, drift_of, look_at
 from ggml_py.calibrate.elementwise import OPS, measure_op
 from ggml_py.calibrate.overheads import measure_split
 from ggml_py.calibrate.products import _product, measure_experts, measure_type
-from ggml_py.calibrate.weights import MAPPED, matrices, places_of
+from ggml_py.calibrate.weights import MAPPED, OWN, matrices, places_of
 from ggml_py.cost import Machine
 from ggml_py.errors import ServerLostError
 
@@ -190,6 +190,20 @@ def test_a_device_with_little_memory_is_measured_all_the_same():
         with drift_of(bench, 128 * MiB) as drift:
             look_at(drift)
         assert bench.samples == []
+
+
+def test_a_device_of_small_buffers_has_fewer_weights():
+    with (
+        ggml.sim_device("parts", max_size=16 * MiB) as parts, Bench(parts, 1, 0.02) as bench,
+        matrices(bench, "q8_0", (768, 768), 64 * MiB, OWN) as weights,
+    ):  # fmt: skip
+        assert sum(weight.nbytes for weight in weights) < 16 * MiB
+        assert len({weight.buffer for weight in weights}) == 1 < len(weights)
+
+
+def test_a_device_without_memory_leaves_nothing_open():
+    with ggml.sim_device("none", memory=1 * MiB) as none, pytest.raises(ggml.AllocError):
+        Bench(none, 1, 0.02)
 
 
 def test_a_look_that_fails_is_passed_over(bench, monkeypatch):
