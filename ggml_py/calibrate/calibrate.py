@@ -160,17 +160,19 @@ def _jobs(
         yield "splits and copies", measure_split(bench, others, cold)
     yield "caches", measure_working_set(bench, cold + cold // 3)
     yield "a node", measure_cold_node(bench, cold)
+    asked = (f"get_rows {type_}" for type_ in types[:_FIRST])
+    first = dict.fromkeys((*_FIRST_OPS, *(name for name in asked if name in OPS)))
     for i, type_ in enumerate(types or ("f32",)):
         yield f"products, {type_}", measure_type(bench, type_, cold, hot)
         if type_ in EXPERT_TYPES:
             yield f"experts, {type_}", measure_experts(bench, type_, cold)
         if i == min(_FIRST, len(types or ("f32",))) - 1:
-            for name in _FIRST_OPS:
+            for name in first:
                 yield name, measure_op(bench, name)
             for d in (64, 128):
                 yield "attention, f16", measure_attention(bench, "f16", d, cold, hot)
     for name in OPS:
-        if name not in _FIRST_OPS:
+        if name not in first:
             yield name, measure_op(bench, name)
     yield "attention in several ops", measure_heads(bench)
     for d in (64, 128):
@@ -197,5 +199,7 @@ def _doubts(found: Sequence[MeasuredDevice], others: float) -> Iterator[str]:
                 f"{one.name}: its speed changed by {drift:.0%} (one standard deviation) while it "
                 "was measured, as where other virtual machines share it; intervals are wider for it"
             )
+        if one.is_simulated:
+            yield f"{one.name}: it is simulated, so these are times of this machine's CPU"
         if one.incomplete:
             yield f"{one.name}: {one.incomplete}"

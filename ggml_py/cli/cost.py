@@ -22,6 +22,8 @@ from .shared.predicted import load_machine, machine_option
 from .shared.source import saved_plan
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ..cost import Cost, Machine
     from ..cost.rows import BenchRow
 
@@ -58,7 +60,7 @@ def command(
 ) -> None:
     """Predict the rows of llama-bench for MODEL on a calibrated machine, without running it: tokens
     per second, and the interval that holds the measured number in nine of ten cases. Only the
-    header of the model is read.
+    header of the model is read. Without -t it has the threads of the calibration.
 
     MODEL may also be a plan that `ggml-py plan -o` saved: then the time of that one graph. Of a run
     that `ggml-py trace --per-op -o` saved, predicted and measured times stand side by side, the
@@ -94,8 +96,12 @@ def command(
         rows += more
     if not rows:
         raise click.UsageError("-p 0 -n 0: expected tokens to evaluate")
+    if not any(row.seconds for row in rows):
+        raise click.ClickException(_nothing_known(model, machine_path, machine, rows))
     stale = _stale(machine, options["n_threads"])
-    line = bench_line(model, n_prompt, n_gen, depths, options, n_layer)
+    line = None  # a simulated device is not there, so nothing can measure it
+    if "sim:" not in str(options["devices"]):
+        line = bench_line(model, n_prompt, n_gen, depths, options, n_layer)
     if as_json:
         echo_json({
             "machine": machine.to_dict()["machine"], "doubts": list(machine.doubts),
@@ -103,6 +109,17 @@ def command(
         })  # fmt: skip
         return
     _show_rows(rows, machine, machine_path, stale, line)
+
+
+def _nothing_known(model: str, path: str, machine: Machine, rows: Sequence[BenchRow]) -> str:
+    measured = ", ".join(device.name for device in machine.devices) or "nothing"
+    here = dict.fromkeys(
+        node.backend for row in rows for _n, _past, cost in row.graphs for node in cost.nodes
+    )
+    return (
+        f"{path} has measured {measured}, and {model} computes on {', '.join(here)}, of which it "
+        "knows nothing: `ggml-py calibrate -d DEVICE` measures a device"
+    )
 
 
 def _rows(
@@ -118,6 +135,11 @@ def _rows(
         if not n:
             continue
         given = dict(options)
+        if given["n_ctx"] and given["n_ctx"] < depth + n:
+            raise click.UsageError(
+                f"-c {given['n_ctx']}: {n} tokens at depth {depth} need {depth + n}; llama-bench "
+                "makes its contexts as large as they must be, so -c can be left out"
+            )
         given["n_ctx"] = given["n_ctx"] or depth + n
         with load_model(model, program="bench", header_only=True, **given) as loaded:
             n_layer = loaded.hparams.n_layer if isinstance(loaded, Model) else loaded.n_layer
@@ -159,7 +181,7 @@ def bench_line(
 
 
 def _show_rows(
-    rows: list[BenchRow], machine: Machine, path: str, stale: tuple[str, ...], line: str
+    rows: list[BenchRow], machine: Machine, path: str, stale: tuple[str, ...], line: str | None
 ) -> None:
     was = machine.described
     threads = f"{was.n_threads} thread" + "s" * (was.n_threads != 1)
@@ -168,21 +190,24 @@ def _show_rows(
     for row in rows:
         low, high = row.tokens_per_second_interval
         between = f"{low:.2f} and {high:.2f}"
-        click.echo(f"{row.test:>16} {row.tokens_per_second:10.2f} {between:>22}  {row.bound}")
+        rate = f"{'≤ ' if row.n_unknown else ''}{row.tokens_per_second:.2f}"
+        click.echo(f"{row.test:>16} {rate:>10} {between:>22}  {row.bound}")
     unknown = {node.work.key for row in rows for _n, _past, cost in row.graphs
                for node in cost.unknown if node.work}  # fmt: skip
     unknown |= {f"copies from {copy.source} to {copy.to}" for row in rows
                 for _n, _past, cost in row.graphs for copy in cost.missing_copies}  # fmt: skip
     if unknown:
-        click.echo(f"not measured, and so not counted: {', '.join(sorted(unknown))}")
+        click.echo(f"not measured, so it is slower than that: {', '.join(sorted(unknown))}")
     assumed = {
         said: None for row in rows for _n, _past, cost in row.graphs for said in cost.assumed
     }
     for sentence in (
-        *assumed, *(f"stale: {s}" for s in stale), *(f"doubt: {d}" for d in machine.doubts)
+        *assumed, *(f"stale: {s}; the interval does not count that" for s in stale),
+        *(f"doubt: {d}" for d in machine.doubts)
     ):  # fmt: skip
         click.echo(sentence)
-    click.echo(f"to verify: {line}")
+    if line is not None:
+        click.echo(f"to verify: {line}")
 
 
 def _show_plan(cost: Cost, as_json: bool) -> None:

@@ -438,10 +438,11 @@ def estimator_of(machine: Machine, backend: str, device: str) -> Estimator | She
     kept = machine._derived
     for name in (backend, device):
         made: Estimator | SheetEstimator | None = None
-        if (found := _measured(machine, name, backend)) is not None:
+        found, card = _measured(machine, name, backend), machine.cards.get(name)
+        if found is not None and not (card and found.is_simulated):
             name = f"{found.name} {found.description}"
             made = kept.get(name) or Estimator(found)
-        elif (card := machine.cards.get(name)) is not None:
+        elif card is not None:
             made = kept.get(name) or SheetEstimator(name, card)
         if made is not None:
             kept[name] = made

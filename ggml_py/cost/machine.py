@@ -45,6 +45,11 @@ class MeasuredDevice:
     # Why samples are missing, if measuring ended early.
     incomplete: str = ""
 
+    @property
+    def is_simulated(self) -> bool:
+        """Whether the CPU computed for it (`sim_device`): its times say nothing about a card."""
+        return self.description.startswith("simulated")
+
 
 @dataclass(frozen=True)
 class Machine:
@@ -72,8 +77,8 @@ class Machine:
 
     def with_cards(self, cards: Mapping[str, str]) -> Machine:
         """The machine with named cards ("rtx4090") in the place of devices that were not measured,
-        by the devices' names: their times are then those of data sheets (`DATASHEETS`), with wide
-        intervals. Raises ValueError for a card without a data sheet."""
+        or only simulated, by the devices' names: their times are then those of data sheets
+        (`DATASHEETS`), with wide intervals. Raises ValueError for a card without a data sheet."""
         from .datasheets import DATASHEETS
 
         if unknown := sorted({card for card in cards.values() if card not in DATASHEETS}):
@@ -191,6 +196,8 @@ def _sample(data: Mapping[str, Any]) -> Sample:
     seconds = _numbers(data["seconds"])
     if not seconds:
         raise ValueError(f"sample {data['key']!r} has no seconds")
+    if int(data["bytes"]) and not min(seconds):
+        raise ValueError(f"sample {data['key']!r} took no time")
     return Sample(
         str(data["key"]), _numbers(data["at"]), seconds, int(data["bytes"]), int(data["flops"])
     )

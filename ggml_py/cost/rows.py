@@ -41,7 +41,7 @@ class BenchRow:
 
     @property
     def tokens_per_second(self) -> float:
-        """As llama-bench counts them."""
+        """As llama-bench counts them; at most, if something was not measured (`n_unknown`)."""
         return (self.n_prompt + self.n_gen) / self.seconds if self.seconds else 0.0
 
     @property
@@ -58,15 +58,17 @@ class BenchRow:
 
     @property
     def bound(self) -> str:
-        """What most of the time is bound by."""
-        return self.graphs[-1][2].bound
+        """What most of the time is bound by; "unknown" if what was not measured may take more."""
+        cost = self.graphs[-1][2]
+        return "unknown" if self.n_unknown and cost.unknown_seconds > cost.seconds else cost.bound
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON data."""
         low, high = self.tokens_per_second_interval
         return {
             "test": self.test, "n_prompt": self.n_prompt, "n_gen": self.n_gen,
-            "n_depth": self.n_depth, "tokens_per_second": self.tokens_per_second,
+            "n_depth": self.n_depth, "tokens_per_second": self.tokens_per_second or None,
+            "at_most": bool(self.n_unknown),
             "tokens_per_second_interval": [low, None if high == float("inf") else high],
             "seconds": self.seconds, "bound": self.bound,
             "unknown_nodes": max(len(cost.unknown) for _n, _past, cost in self.graphs),

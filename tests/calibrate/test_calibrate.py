@@ -238,6 +238,24 @@ def test_short_graphs_say_nothing_about_others(monkeypatch):
         assert not bench._was_alone(_Chunk([2 * bench._overhead] * 9, 0.6))
 
 
+def test_where_others_always_compute_nothing_waits_for_them(bench, monkeypatch):
+    monkeypatch.setattr(Bench, "_was_alone", lambda *_arguments: False)
+    chunks, chunk = [], Bench._chunk
+    monkeypatch.setattr(Bench, "_chunk", lambda *a: chunks.append(a) or chunk(*a))
+    counts = []
+    with ggml.Context() as context:
+        x = context.new_tensor("f32", 4096)
+        graph = context.new_graph()
+        graph.build_forward_expand(context.scale(x, 2.0))
+        for _ in range(2):
+            bench.alone, bench.disturbed = float(not counts), float(bool(counts))
+            chunks.clear()
+            bench.times(graph, {x: np.ones(4096, np.float32)}, 2.0)
+            counts.append(len(chunks))
+        bench.scheduler.reset()
+    assert counts[0] > counts[1] >= 1
+
+
 def test_a_machine_under_load_is_said(monkeypatch):
     monkeypatch.setattr(here.Busy, "others", lambda _self: 1.5)
     found = calibrate(["CPU"], 1, seconds=1.0, types=())

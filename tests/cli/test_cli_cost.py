@@ -51,6 +51,49 @@ def test_rows_are_those_of_llama_bench(folder):
     assert found["stale"] == []
 
 
+def changed(folder, change):
+    """A machine's file with its samples changed."""
+    data = json.loads((folder / "machine.json").read_text())
+    for device in data["devices"]:
+        device["samples"] = change(device["samples"])
+    path = folder / "changed.json"
+    path.write_text(json.dumps(data))
+    return path
+
+
+def test_what_was_not_measured_makes_it_slower_and_that_is_said(folder):
+    lacks = changed(folder, lambda all_: [s for s in all_ if not s["key"].startswith("MUL_MAT")])
+    words = ("cost", folder / "m.gguf", "--machine", lacks, "-d", "CPU", "-t", 1, "-p", 64, "-n", 0)
+    (row,) = json.loads(ok(*words, "--json"))["rows"]
+    assert row["at_most"] and row["bound"] == "unknown" and row["unknown_nodes"]
+    done = ok(*words)
+    assert f"≤ {row['tokens_per_second']:.2f}" in done
+    assert "not measured, so it is slower than that: MUL_MAT " in done
+    (known,) = rows(folder, "-p", "64", "-n", "0")["rows"]
+    assert known["at_most"] is False and known["tokens_per_second"] < row["tokens_per_second"]
+
+
+def test_a_machine_of_other_devices_knows_nothing(folder):
+    path = changed(folder, lambda _all: [])
+    said = fails("cost", folder / "m.gguf", "--machine", path, "-d", "CPU", "-p", 64, "-n", 0)
+    assert f"{path} has measured CPU, and {folder / 'm.gguf'} computes on CPU, of which it knows " \
+           "nothing: `ggml-py calibrate -d DEVICE`" in said  # fmt: skip
+
+
+def test_a_context_that_is_too_small_is_refused(folder):
+    said = fails("cost", folder / "m.gguf", "--machine", folder / "machine.json", "-d", "CPU",
+                 "-p", 512, "-n", 0, "-c", 64, code=2)  # fmt: skip
+    assert "-c 64: 512 tokens at depth 0 need 512" in said
+
+
+def test_nothing_verifies_what_a_simulated_device_takes(folder):
+    words = ("cost", folder / "m.gguf", "--machine", folder / "machine.json", "-p", 64, "-n", 0,
+             "-d", "sim:gpu0,profile=rtx4090,memory=1G", "-d", "CPU")  # fmt: skip
+    assert json.loads(ok(*words, "--json"))["verify"] is None
+    done = ok(*words)
+    assert "to verify" not in done and "from the data sheet of the rtx4090" in done
+
+
 def test_more_threads_than_were_measured_are_stale(folder):
     done = ok("cost", folder / "m.gguf", "--machine", folder / "machine.json", "-d", "CPU",
               "-t", 2, "-p", 0, "-n", 8)  # fmt: skip
@@ -76,7 +119,7 @@ def test_a_saved_plan_needs_no_native_library(folder):
     assert data["seconds"] == pytest.approx(split["seconds"])
     assert split["seconds"] >= sum(node["seconds"] or 0.0 for node in data["nodes"]) > 0
     assert list(data) == ["seconds", "interval", "bound", "unknown_nodes", "unknown_copies",
-                          "stale", "assumed", "nodes", "copies", "splits"]  # fmt: skip
+                          "stale", "assumed", "nodes", "copies", "outputs", "splits"]  # fmt: skip
 
 
 def test_a_run_is_compared_node_by_node(folder):

@@ -9,6 +9,7 @@ from measured import machine, sample
 
 import ggml_py as ggml
 from ggml_py.cost.datasheets import DATASHEETS
+from ggml_py.cost.machine import MeasuredDevice
 
 
 def test_every_sheet_is_of_a_card_that_there_is():
@@ -42,6 +43,17 @@ def test_a_measured_device_needs_no_sheet():
     samples = [sample(key, at, 1e-3) for key, at in sorted(works)]
     known = machine(*samples, name="gpu0").with_cards({"gpu0": "t4"})
     assert plan.cost(known).assumed == ()
+
+
+def test_a_card_is_not_what_the_cpu_computed_for_it():
+    """`calibrate -d sim:gpu0` measures the CPU."""
+    plan = llama(1)
+    works = {(n.work.key, n.work.at) for n in plan.cost(machine()).nodes}
+    samples = tuple(sample(key, at, 1e-3) for key, at in sorted(works))
+    said = "simulated rtx4090, computes on the CPU"
+    plain = machine(more=(MeasuredDevice("gpu0", said, "GPU", True, samples),))
+    assert plan.cost(plain).assumed == ()
+    assert plan.cost(plain.with_cards({"gpu0": "rtx4090"})).assumed
 
 
 def test_a_card_without_a_sheet_is_refused():

@@ -54,6 +54,7 @@ def test_other_files_are_refused(tmp_path, content, said):
     [
         lambda d: d["devices"][0]["samples"][0].update(seconds=[]),
         lambda d: d["devices"][0]["samples"][0].update(seconds=[-1.0]),
+        lambda d: d["devices"][0]["samples"][0].update(seconds=[1.0, 0.0], bytes=1),
         lambda d: d["devices"][0]["samples"][0].update(seconds=[float("nan")]),
         lambda d: d["devices"][0]["samples"][0].update(at=["x"]),
         lambda d: d["devices"][0].pop("samples"),
