@@ -274,6 +274,23 @@ def test_predicted_and_measured_stand_side_by_side():
     assert found.measured == pytest.approx(sum(node.measured for node in found.nodes))
 
 
+@pytest.mark.parametrize(("n_past", "said"), [(None, True), (64, False)])
+def test_a_run_does_not_say_how_full_its_cache_was(n_past, said):
+    cpu, context = ggml.device("CPU").init(n_threads=1), ggml.Context()
+    q, k, v = (context.new_tensor(t, 64, n, 2) for t, n in (("f32", 1), ("f16", 256), ("f16", 256)))
+    graph = context.new_graph()
+    graph.build_forward_expand(context.flash_attn_ext(q, k, v, None, 0.125, 0.0, 0.0))
+    scheduler = ggml.Scheduler([cpu])
+    scheduler.alloc_graph(graph)
+    for tensor in (q, k, v):
+        tensor.set(np.zeros((2, tensor.ne[1], 64), np.float32))
+    with scheduler.record(per_op=True) as recording:
+        scheduler.compute(graph)
+    found = analysis_of(recording.run, machine(ADD), n_past)
+    assert any("predicted for a full cache" in sentence for sentence in found.assumed) == said
+    assert found.to_dict()["assumed"] == list(found.assumed)
+
+
 def test_a_run_whose_nodes_have_no_times_is_compared_as_a_whole():
     found = analysis_of(recorded(per_op=False), machine(ADD, PRODUCT))
     assert found.nodes == () and 0 < found.seconds < 0.1
