@@ -35,6 +35,7 @@ _FIRST = 3  # of the types; then comes what every model needs, and then the othe
 _FIRST_OPS = (
     "rms_norm", "rms_norm and mul", "mul", "add", "rope", "rope neox", "swiglu_split",
     "set_rows f16", "get_rows f32", "get_rows q4_K", "soft_max with mask", "cont",
+    "concat", "ssm_conv", "ssm_scan",
 )  # fmt: skip
 _BUSY = 0.15  # cores that others use, from which on it is said
 _DISTURBED = 0.25  # disturbed seconds for each that was not, from which on it is said
