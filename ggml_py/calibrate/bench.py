@@ -104,6 +104,7 @@ class Bench:
         self._overhead = 0.0
         try:
             self._overhead = self._call_overhead()
+            self.alone = self.disturbed = 0.0  # of so small a graph nothing is known
             self.is_quick = not (self.is_cpu or self.is_remote) and self._speed() > _QUICK
         except BaseException:
             self.__exit__()

@@ -121,7 +121,7 @@ def _measure(
             except GgmlError as error:  # what else the device computes can still be measured
                 failed.append(f"{what} failed ({str(error).splitlines()[0]})")
                 bench.scheduler.reset()
-        stack.close()
+        stack.close()  # keeps what the looks found
         said = [*failed, *[f"no time was left for {_some(left_out)}"] * bool(left_out)]
         if bench.disturbed > _DISTURBED * bench.alone:
             share = bench.disturbed / (bench.disturbed + bench.alone)

@@ -25,7 +25,7 @@ _EVERY, _SECONDS = 4.0, 0.03  # seconds between two looks at least, and of one
 
 
 class Drift:
-    """Looks at products with one column, which wait for memory."""
+    """Looks at products with one column, which wait for memory, or for a cache of 128 MiB."""
 
     def __init__(self, bench: Bench, stack: ExitStack, cold: int) -> None:
         self._bench, self._next = bench, 0.0

@@ -100,7 +100,7 @@ def command(
         raise click.ClickException(_nothing_known(model, machine_path, machine, rows))
     stale = _stale(machine, options["n_threads"])
     line = None  # a simulated device is not there, so nothing can measure it
-    if "sim:" not in str(options["devices"]):
+    if not any(name.startswith("sim:") for name in device_names(options["devices"])):
         line = bench_line(model, n_prompt, n_gen, depths, options, n_layer)
     if as_json:
         echo_json({

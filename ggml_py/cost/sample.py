@@ -17,14 +17,13 @@ COLD_NODE = "cold node"  # what a small node takes more, after others have fille
 DRIFT = "drift"  # the same product, every few seconds while others were measured
 WORKING_SET = "working set"  # one matrix of many, by the bytes of all of them
 COPY_FROM, COPY_TO = "copy from ", "copy to "  # + the other device: a tensor of so many bytes
+# + behind it: what memory the host's side is, if it is not the backend's usual one.
+PINNED = " pinned"  # that the device has locked
+MAPPED = " mapped"  # of a mapped file, which is in no cache of the processor
 # (k, m) of the matrices that products with one column are measured with, and what is behind the
 # kind of a product with few and with many rows of the same elements, at (rows, elements).
 SHAPES = ((512, 128), (768, 768), (2048, 1024), (2048, 6144))
 MANY_ROWS = " many rows"
-# + behind it: what memory the host's side is, if it is not the backend's usual one.
-PINNED = " pinned"  # that the device has locked
-MAPPED = " mapped"  # of a mapped file, which is in no cache of the processor
-
 
 _QUARTILE = 0.6745  # standard deviations from the middle of a normal distribution to its quartiles
 
