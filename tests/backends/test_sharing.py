@@ -193,6 +193,27 @@ def test_a_change_of_a_graph_that_is_closed_by_now_is_over():
             assert not change.meets(graphs[0].ptr)
 
 
+def test_a_change_that_has_ended_since_refuses_nothing(monkeypatch):
+    """It was in the list that a compute reads, and ended before the compute came to it."""
+
+    class Late(list):
+        def __iter__(self):
+            return iter([*super().__iter__(), change])
+
+    with ggml.Context() as c, ggml.device("CPU").init() as cpu:
+        y = c.sqr(c.new_tensor("f32", 8))
+        first, second = c.new_graph(16), c.new_graph(16)
+        for graph in (first, second):
+            graph.build_forward_expand(y)
+        with ggml.Scheduler([cpu], graph_size=16) as scheduler:
+            change = sharing.changing("planning", scheduler, first, graph=first)
+            monkeypatch.setattr(sharing, "CHANGES", Late())
+            sharing._check_changes(second)
+            sharing.CHANGES.append(change)
+            with pytest.raises(ggml.BusyError):
+                sharing._check_changes(second)
+
+
 if __name__ == "__main__":
     refused: list[str] = []
     for round_ in range(5):
