@@ -16,7 +16,7 @@ from ..errors import GgmlError, ServerLostError
 from ..sim.given import named_devices
 from .attention import measure_attention
 from .bench import Bench, Steps
-from .describe import Busy, cores, largest_cache, load_average, memory, processor
+from .describe import Busy, cores, largest_cache, load_average, memory, processor, shares_cache
 from .drift import drift_of, look_at
 from .elementwise import OPS, measure_op
 from .overheads import measure_cold_node, measure_compute, measure_split
@@ -128,7 +128,7 @@ def _measure(
             said.append(f"others took its cores in {share:.0%} of the time")
         return MeasuredDevice(
             measured.name, measured.description, measured.type.name, caps.async_,
-            tuple(bench.samples), "; ".join(said),
+            tuple(bench.samples), "; ".join(said), shares_cache(measured),
         )  # fmt: skip
 
 

@@ -6,8 +6,10 @@ import contextlib
 import os
 import platform
 import re
+import socket
 from pathlib import Path
 
+from ..backends.device import Device, device
 from ..builds.processor import name as processor_name
 
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
@@ -40,6 +42,30 @@ def memory() -> int:
     with contextlib.suppress(ValueError, OSError, AttributeError):
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return 0
+
+
+def shares_cache(measured: Device) -> bool:
+    """Whether a device reads through the caches of this processor: the CPU, what computes in its
+    memory, simulated devices, and a server on this machine that has the machine's memory (one with
+    a GPU has that one's)."""
+    if not measured.registry.startswith("RPC"):
+        return measured.buffer_type.is_host or measured.description.startswith("simulated")
+    host = measured.description.rpartition(":")[0].strip("[]")
+    same = measured.props.memory_total == device("CPU").props.memory_total
+    return same and _is_here(host)
+
+
+def _is_here(host: str) -> bool:
+    """Whether an address is one of this machine's, which only those can be bound to."""
+    try:
+        found = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)
+    except OSError:
+        return False
+    for family, kind, protocol, _name, address in found:
+        with contextlib.suppress(OSError), socket.socket(family, kind, protocol) as bound:
+            bound.bind(address)
+            return True
+    return False
 
 
 class Busy:

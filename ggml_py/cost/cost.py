@@ -14,6 +14,7 @@ from typing import Any
 from ..trace.planned import Planned
 from ..trace.record import NODE
 from ..trace.split import SplitInput
+from .coldness import coldnesses
 from .datasheets import SheetEstimator
 from .estimate import OVERHEAD, Estimator
 from .machine import Machine, MeasuredDevice
@@ -277,7 +278,8 @@ class _Adder:
             self.unknown += gpu * MORE_ON_GPU
         return Cost(
             plan, self.machine, nodes, tuple(copies), tuple(splits), total,
-            self._total_interval(total), _most(bounds), self._coldness_by_name(),
+            self._total_interval(total), _most(bounds),
+            dict(zip(self.names, self.coldness, strict=True)),
             {(self.names[b], kind): error for (b, kind), error in self.by_key.items()},
             self.unknown,
             max(caller, *busy) if plan.settings.n_copies > 1 else total,
@@ -311,7 +313,7 @@ class _Adder:
         flagged = plan.has_compute_flags
         placed = plan.outcome.placements
         heads, fused = fused_heads(plan)
-        self.coldness = self._coldnesses()
+        self.coldness = coldnesses(plan, self.estimators)
         for t in plan.capture.tensors:
             if t.kind != NODE:
                 break  # nodes come first
@@ -407,29 +409,6 @@ class _Adder:
         deviation = math.hypot(own, total * BETWEEN_RUNS)
         low, high = total - _DEVIATIONS * deviation, total + _DEVIATIONS * deviation
         return max(low, 0.0), high + self.unknown
-
-    def _coldnesses(self) -> list[float]:
-        """For each backend, by the bytes that its nodes read of what is there before the graph."""
-        plan, read = self.plan, [dict[int, int]() for _ in self.names]
-        tensors, placed = plan.capture.tensors, plan.outcome.placements
-        for t in tensors:
-            if t.kind != NODE:
-                break
-            if t.is_view_op or t.op in ("GET_ROWS", "SET_ROWS"):
-                continue
-            seen = read[placed[t.id].backend]
-            for i in t.src:
-                if i >= 0 and (s := tensors[i]).nbytes > 4096:
-                    holder = s.view_src if s.view_src >= 0 else i
-                    if tensors[holder].buffer >= 0:
-                        seen[holder] = max(seen.get(holder, 0), s.nbytes)
-        return [
-            1.0 if e is None else e.coldness(sum(seen.values()))
-            for e, seen in zip(self.estimators, read, strict=True)
-        ]
-
-    def _coldness_by_name(self) -> dict[str, float]:
-        return dict(zip(self.names, self.coldness, strict=True))
 
 
 def estimator_of(machine: Machine, backend: str, device: str) -> Estimator | SheetEstimator | None:

@@ -44,6 +44,9 @@ class MeasuredDevice:
     samples: tuple[Sample, ...]
     # Why samples are missing, if measuring ended early.
     incomplete: str = ""
+    # Whether what it reads goes through the caches of this machine's processor: the CPU, what
+    # computes in its memory, and a server on this machine that computes on its CPU.
+    shares_cache: bool = False
 
     @property
     def is_simulated(self) -> bool:
@@ -189,6 +192,7 @@ def _device(data: Mapping[str, Any]) -> MeasuredDevice:
     return MeasuredDevice(
         str(data["name"]), str(data["description"]), str(data["type"]),
         bool(data["asynchronous"]), tuple(map(_sample, data["samples"])), str(data["incomplete"]),
+        bool(data.get("shares_cache", data["type"] in ("CPU", "ACCEL"))),
     )  # fmt: skip
 
 

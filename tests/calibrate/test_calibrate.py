@@ -11,7 +11,7 @@ import ggml_py as ggml
 from ggml_py.boundary.ffi import BUILD
 from ggml_py.calibrate import calibrate
 from ggml_py.calibrate.bench import MOST_MATRICES, Bench, _Chunk, work_as_upstream
-from ggml_py.calibrate.describe import Busy, largest_cache, processor
+from ggml_py.calibrate.describe import Busy, _is_here, largest_cache, processor, shares_cache
 from ggml_py.calibrate.drift import Drift, drift_of, look_at
 from ggml_py.calibrate.elementwise import OPS, measure_op
 from ggml_py.calibrate.overheads import measure_split
@@ -270,6 +270,19 @@ def test_others_are_counted_and_this_process_is_not():
     assert 0 <= busy.others() < 64
 
 
+def test_what_computes_in_this_machines_memory_shares_its_cache():
+    assert shares_cache(ggml.device("CPU"))
+    with ggml.sim_device("gpu0") as card:
+        assert shares_cache(card)
+
+
+@pytest.mark.parametrize("host, expected", [
+    ("127.0.0.1", True), ("localhost", True), ("192.0.2.1", False), ("", False),
+])  # fmt: skip
+def test_an_address_is_here_if_it_can_be_bound_to(host, expected):
+    assert _is_here(host) == expected
+
+
 @pytest.mark.thorough("long")
 def test_the_times_of_a_server_are_those_of_its_computing(tmp_path):
     """An RPC server computes after it was told to: a call that returns has only told it."""
@@ -279,7 +292,7 @@ def test_the_times_of_a_server_are_those_of_its_computing(tmp_path):
         done = cli_runs.run("calibrate", *devices, "--seconds", 25, "-o", file)
     assert done.returncode == 0, done.stderr
     server, cpu = Machine.load(file).devices
-    assert server.name.startswith("RPC") and server.asynchronous
+    assert server.name.startswith("RPC") and server.asynchronous and server.shares_cache
 
     def usual(device, key):
         return {s.at: s.usual for s in device.samples if s.key == key}
