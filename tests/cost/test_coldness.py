@@ -11,7 +11,8 @@ import ggml_py as ggml
 K, M = 256, 512  # of f32: half a mebibyte
 SIZES = (1 << 18, 1 << 19, 1 << 20, 1 << 21)
 # A product takes twice as long where weights are in no cache, which is so from 2 MiB on.
-CURVE = [sample("working set", (n,), t) for n, t in zip(SIZES, (1e-5, 1e-5, 1.5e-5, 2e-5), strict=True)]
+SECONDS = (1e-5, 1e-5, 1.5e-5, 2e-5)
+CURVE = [sample("working set", (n,), t) for n, t in zip(SIZES, SECONDS, strict=True)]
 
 
 @pytest.fixture(scope="module")
