@@ -5,16 +5,17 @@
 
 Models of random weights in real shapes are made in DIR and kept there. For each number of threads
 and set of devices the machine is calibrated first (DIR/machine-….json), and then llama-bench
-measures prompt and generation of a few models at three depths; before the next few it is
-calibrated again, because machines that others share change within minutes. What was measured is
-kept in DIR/measured.json with the calibration before it, so a run that was stopped goes on.
+measures prompt and generation of the models. Machines that others share change within minutes: it
+is calibrated again where the CPU's pace is another one. What was measured is kept in
+DIR/measured.json with the calibration before it, so a run that was stopped goes on.
 `--again` predicts again and measures nothing.
 
 1. A measurement counts only if others used less than a tenth of a core meanwhile, or if one thread
    had its core alone; otherwise it is repeated, and after some tries it is left out, with its
    reason. Before and after it the CPU's pace is looked at, the time of one product. Where that is
-   more than 7 % from the calibration's, and more than twice that one's own drift, the machine is
-   calibrated and the case is measured anew; if it changes again, the case has figures of its own.
+   more than 7 % from the calibration's, and more than twice that one's own drift, the case is
+   measured once more; if it is so again, the case has figures of its own. After some looks in a row
+   that found another pace the machine is calibrated anew.
 2. A model's file is read anew before it is measured: the pages of a file that was just written do
    not lie together in memory, and products with them are up to a fifth slower.
 3. A third of the cases, chosen by a hash of their names, is for looking at while the model of time
@@ -24,10 +25,11 @@ kept in DIR/measured.json with the calibration before it, so a run that was stop
    llama-bench's spin, too (OMP_WAIT_POLICY=active): a program is then compared with its own kind.
 
 Upstream's llama-bench of the oracle has the CPU and RPC: half of the layers are on a server, a
-process on loopback. BLAS and simulated devices are measured with `ggml-py bench`, which has
-llama-bench's tests and libllama's graphs. For GPU (all layers there) and GPU-half the calibration
-and the measurements are those that a run of the kit brought back (docs/GPU.md); plans are made here
-on a card with that GPU's properties.
+process on loopback with as many threads as rpc-server has by default, half of the cores. BLAS and
+simulated devices are measured with `ggml-py bench`, which has llama-bench's tests and libllama's
+graphs. For GPU (all layers there) and GPU-half the calibration and the measurements are those that
+a run of the kit brought back (docs/GPU.md); plans are made here on a card with that GPU's
+properties.
 """
 
 from __future__ import annotations
@@ -59,7 +61,7 @@ from ggml_py import llama
 from ggml_py.calibrate import calibrate
 from ggml_py.calibrate.bench import Bench
 from ggml_py.calibrate.calibrate import cold_bytes
-from ggml_py.calibrate.describe import Busy
+from ggml_py.calibrate.describe import Busy, cores
 from ggml_py.calibrate.drift import Drift
 from ggml_py.cost import Machine
 from ggml_py.cost.rows import gen_row, prompt_row
@@ -67,8 +69,9 @@ from ggml_py.cost.sample import DRIFT, Sample
 
 N_PROMPT, N_GEN, DEPTHS = 512, 64, (0, 512, 4096)
 REPETITIONS = 3
-EVERY = 6  # models are measured after one calibration
+EVERY = 12  # models are measured after one calibration at most
 SAME = 0.07  # that the CPU's pace may differ from the calibration's, or twice that one's drift
+CHANGES = 3  # looks in a row that find another pace, after which the machine is calibrated anew
 ALONE = 0.97  # of its core's time that one thread must have had
 TRIES, WAIT_S = 2, 60.0
 PATTERNS = (
@@ -76,6 +79,7 @@ PATTERNS = (
     "benchmarks/cost_models.py",
 )  # fmt: skip
 PORT = 50352  # of the RPC server, whose name has it, so a calibration holds for this one only
+SERVED_THREADS = max(cores() // 2, 1)  # upstream's default of rpc-server
 DEVICES: dict[str, tuple[str, ...]] = {
     "CPU": ("CPU",),
     "BLAS": ("BLAS", "CPU"),
@@ -216,6 +220,24 @@ class Calibrations:
         self._devices, self._threads, self._quiet = devices, threads, quiet
         self._folder, self._left = folder, 0
         self.name = ""
+        self._n_changed = 0  # looks in a row that found another pace
+
+    def look(self) -> tuple[float, bool]:
+        """What the CPU's pace differs by from that of the calibration, and whether that is much."""
+        pace = pace_of(loaded(self._folder / self.name))
+        differs = pace_now(self._threads) / pace.usual - 1
+        changed = abs(differs) > max(SAME, 2 * pace.deviation)
+        self._n_changed = self._n_changed + 1 if changed else 0
+        return differs, changed
+
+    def look_and_renew(self) -> tuple[float, bool]:
+        """The same, after another calibration if too many looks in a row found another pace: some
+        changes last for seconds, and a calibration takes minutes."""
+        found = self.look()
+        if self._n_changed < CHANGES:
+            return found
+        self.renew()
+        return self.look()
 
     def next_model(self) -> None:
         """Makes the one that the next model is measured after, if it is time."""
@@ -228,7 +250,7 @@ class Calibrations:
         start = f"machine-{self._devices}-{self._threads}-"
         made = [int(path.stem.removeprefix(start)) for path in self._folder.glob(f"{start}*.json")]
         self.name = f"{start}{max(made, default=0) + 1}.json"
-        self._left = EVERY
+        self._left, self._n_changed = EVERY, 0
         for _ in range(TRIES):
             if self._threads > 1:
                 wait_until_quiet(self._quiet)
@@ -240,25 +262,22 @@ class Calibrations:
                 break
 
 
-def steadily(
-    case: Case, path: Path, quiet: float, calibrations: Calibrations, folder: Path
-) -> dict[str, Any]:
+def steadily(case: Case, path: Path, quiet: float, calibrations: Calibrations) -> dict[str, Any]:
     """What `measure` gives, with the calibration before it and what the CPU's pace had changed by
-    since then, before and after. If that is much, the machine is calibrated and measured anew; the
-    last of some tries is kept, whatever it is."""
+    since then, before and after. If that is much, it is measured anew; the last of some tries is
+    kept, whatever it is."""
     found: dict[str, Any] = {}
-    for again in range(TRIES):
-        pace = pace_of(loaded(folder / calibrations.name))
-        same = max(SAME, 2 * pace.deviation)
-        first = pace_now(case.threads) / pace.usual - 1
-        if abs(first) > same and again < TRIES - 1:
-            calibrations.renew()
-            continue
-        found = measure(case, path, quiet) | {"machine": calibrations.name}
-        paces = first, pace_now(case.threads) / pace.usual - 1
-        found["paces"] = [round(p, 3) for p in paces]
-        found["steady"] = max(map(abs, paces)) <= same
-        if found["steady"]:
+    for _ in range(TRIES):
+        first, changed = calibrations.look_and_renew()
+        name, now = calibrations.name, measure(case, path, quiet)
+        last, changed_too = calibrations.look()
+        if found and f"tg{N_GEN}" not in now:
+            break
+        steady = not (changed or changed_too)
+        found = now | {
+            "machine": name, "paces": [round(first, 3), round(last, 3)], "steady": steady,
+        }  # fmt: skip
+        if steady:
             break
     return found
 
@@ -371,7 +390,7 @@ def main() -> int:
             if kept_here:
                 threads = stack.enter_context(from_kit(devices, measured, asked.folder))
             if devices == "RPC":
-                stack.enter_context(rpc_server(PORT, threads))
+                stack.enter_context(rpc_server(PORT, SERVED_THREADS))
             calibrations = Calibrations(devices, threads, asked.folder, asked.quiet)
             for model in asked.models.split(","):
                 path = model_file(model, asked.folder)
@@ -384,7 +403,7 @@ def main() -> int:
                 for depth, key in zip(depths, keys, strict=True):
                     if key not in measured and measures:
                         case = Case(devices, model, threads, depth, "")
-                        found = steadily(case, path, asked.quiet, calibrations, asked.folder)
+                        found = steadily(case, path, asked.quiet, calibrations)
                         print(key, found, file=sys.stderr, flush=True)
                         if "left_out" in found:
                             left_out[key] = found["left_out"]
