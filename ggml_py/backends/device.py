@@ -75,6 +75,12 @@ class Device(InModule):
         return enums.BackendDevType(lib.ggml_backend_dev_type(self.ptr))
 
     @property
+    def has_cpu_threads(self) -> bool:
+        """Whether it computes on this machine's processor with threads of its own, beside those of
+        the CPU backend: an accelerator such as BLAS, and a simulated device."""
+        return self.type == enums.BackendDevType.ACCEL or self.registry == "SIM"
+
+    @property
     def memory(self) -> tuple[int, int]:
         """(free, total) in bytes. C: ggml_backend_dev_memory"""
         free, total = ffi.new("size_t *"), ffi.new("size_t *")

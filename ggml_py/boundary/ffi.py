@@ -67,19 +67,23 @@ def _check_numbers(build: dict[str, Any]) -> None:
         )
 
 
+# How OpenBLAS is loaded, unless the user set it. It starts no threads then: there would be one per
+# processor, which spin while the next modules are imported, and the BLAS backend starts those that
+# it needs. After a product they sleep at once (they would spin for 2^26 ticks, some 25 ms): the CPU
+# backend computes the next nodes on the same cores.
+_OPENBLAS = {"OPENBLAS_NUM_THREADS": "1", "OPENBLAS_THREAD_TIMEOUT": "4"}
+
+
 @contextlib.contextmanager
-def _blas_without_threads() -> Iterator[None]:
-    """Keeps OpenBLAS from starting its threads when it is loaded: one per processor, which spin
-    while the next modules are imported. The BLAS backend starts the ones it needs itself."""
-    name = "OPENBLAS_NUM_THREADS"
-    if name in os.environ:
-        yield
-        return
-    os.environ[name] = "1"
+def _openblas_settings() -> Iterator[None]:
+    """Sets them while the library is loaded, which reads them then."""
+    ours = {name: value for name, value in _OPENBLAS.items() if name not in os.environ}
+    os.environ.update(ours)
     try:
         yield
     finally:
-        del os.environ[name]
+        for name in ours:
+            del os.environ[name]
 
 
 def _open(build: dict[str, Any]) -> Any:
@@ -92,7 +96,7 @@ def _open(build: dict[str, Any]) -> Any:
             "records itself, `with ggml_py.record(path):`"
         )
     try:
-        with _blas_without_threads():
+        with _openblas_settings():
             return load("ggml_py._ggml", path)
     except ImportError as error:
         raise NotBuiltError(
@@ -128,7 +132,7 @@ lib.gp_guard_install()
 lib.gp_mapped_install()
 _log.install(ffi, lib)
 if BUILD["portable"]:
-    with _blas_without_threads():
+    with _openblas_settings():
         lib.ggml_backend_load_all_from_path(str(BUILD["folder"]).encode())
 
 

@@ -58,6 +58,11 @@ class _Chunk(NamedTuple):
     cores: float
 
 
+def is_remote(device: Device) -> bool:
+    """Whether a server has it."""
+    return device.registry.startswith("RPC")
+
+
 def work_as_upstream(offset: int | None = None) -> None:
     """Lets the CPU backend's work begin where it does in upstream's programs; with `offset` so many
     bytes behind a cache line.
@@ -84,7 +89,7 @@ class Bench:
         self.is_cpu = measured.name == self.cpu.name
         # An RPC server computes after it was told to, and synchronize does not wait for it: only
         # reading does. It may be on this machine: then threads of ours would take its cores.
-        self.is_remote = measured.registry.startswith("RPC")
+        self.is_remote = is_remote(measured)
         here = 1 if self.is_remote else n_threads
         self._handles: list[Handle] = [self.backend]
         self.backends: list[Backend] = [self.backend]
@@ -93,7 +98,8 @@ class Bench:
             self._handles.append(host)
             self.backends.append(host)
         if here > 1:
-            pool = ThreadPool(here)
+            # As models have them: beside other threads on these cores they do not spin.
+            pool = ThreadPool(here, poll=0 if measured.has_cpu_threads else 50)
             self._handles.append(pool)
             self.backends[-1].set_threadpool(pool)
         self.scheduler = Scheduler(self.backends, graph_size=GRAPH_SIZE, op_offload=False)
@@ -235,7 +241,8 @@ class Bench:
         found = []
         used, began = time.process_time(), clock()
         for _ in range(n):
-            self.be_busy()
+            if self.is_remote:
+                self.be_busy()
             start = clock()
             compute()
             found.append(clock() - start)
@@ -254,11 +261,11 @@ class Bench:
         return computed
 
     def be_busy(self) -> None:
-        """What a program does before it sends something to a server. Call it before what is timed.
-        Nothing, with other devices."""
+        """What a program does before it sends something to a server: it computes. Call it before
+        what is timed."""
         clock = time.perf_counter
         end = clock() + _BUSY_S
-        while self.is_remote and clock() < end:
+        while clock() < end:
             pass
 
     def wait_for(self, tensor: Tensor) -> None:

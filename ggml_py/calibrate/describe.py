@@ -11,6 +11,7 @@ from pathlib import Path
 
 from ..backends.device import Device, device
 from ..builds.processor import name as processor_name
+from ..cost.machine import SIMULATED
 
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 _STAT = Path("/proc/stat")
@@ -46,26 +47,23 @@ def memory() -> int:
 
 def shares_cache(measured: Device) -> bool:
     """Whether a device reads through the caches of this processor: the CPU, what computes in its
-    memory, simulated devices, and a server on this machine that has the machine's memory (one with
-    a GPU has that one's)."""
+    memory, and a server on this machine. Of a server that is a guess: its address is one of this
+    machine's, and it has as much memory (one that computes on a GPU has the GPU's)."""
     if not measured.registry.startswith("RPC"):
-        return measured.buffer_type.is_host or measured.description.startswith("simulated")
-    host = measured.description.rpartition(":")[0].strip("[]")
+        return measured.buffer_type.is_host or measured.description.startswith(SIMULATED)
     same = measured.props.memory_total == device("CPU").props.memory_total
-    return same and _is_here(host)
+    return same and _is_here(measured.description.rpartition(":")[0])
 
 
 def _is_here(host: str) -> bool:
-    """Whether an address is one of this machine's, which only those can be bound to."""
+    """Whether an address is one of this machine's, which only those can be bound to. ggml's servers
+    have IPv4 addresses."""
     try:
-        found = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)
+        with socket.socket(socket.AF_INET) as bound:
+            bound.bind((socket.gethostbyname(host), 0))
     except OSError:
         return False
-    for family, kind, protocol, _name, address in found:
-        with contextlib.suppress(OSError), socket.socket(family, kind, protocol) as bound:
-            bound.bind(address)
-            return True
-    return False
+    return True
 
 
 class Busy:

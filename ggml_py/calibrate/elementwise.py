@@ -172,23 +172,24 @@ def _ssm_scan(m: OpInputs) -> Callable[[], Tensor]:
 
 
 Make = Callable[[OpInputs], Callable[[], Tensor]]
+# The rarest last: a slow device has no time for them.
 OPS: dict[str, Make] = {
-    **{name: _binary(name) for name in ("add", "sub", "mul", "div")},
-    "scale": _scale, "clamp": _clamp,
+    **{name: _binary(name) for name in ("add", "mul", "div")},
     "rms_norm": _norm("rms_norm"), "rms_norm and mul": _norm("rms_norm", True),
-    "norm": _norm("norm"), "l2_norm": _norm("l2_norm"),
-    "rope": _rope(0), "rope neox": _rope(2),
-    **{name: _binary(name) for name in ("swiglu_split", "geglu_split", "reglu_split")},
-    **{name: _unary(name) for name in (
-        "silu", "gelu", "relu", "sigmoid", "softplus", "tanh", "exp", "sqr", "sqrt", "neg",
-        "sum_rows", "cumsum", "argmax",
-    )},
+    "rope": _rope(0), "rope neox": _rope(2), "swiglu_split": _binary("swiglu_split"),
     "soft_max with mask": _soft_max, "soft_max": _soft_max_alone,
     **{f"get_rows {t}": _get_rows(t) for t in ("f32", "f16", "q8_0", "q4_0", "q4_K", "q6_K")},
     **{f"set_rows {t}": _set_rows(t) for t in ("f16", "f32", "q8_0")},
     "cpy f32": _cpy("f32"), "cpy f16": _cpy("f16"),
-    "cont": _cont(False), "cont of heads": _cont(True),
-    "argsort": _argsort, "concat": _concat, "ssm_conv": _ssm_conv, "ssm_scan": _ssm_scan,
+    "cont": _cont(False), "cont of heads": _cont(True), "concat": _concat,
+    "argsort": _argsort, "sum_rows": _unary("sum_rows"), "scale": _scale, "clamp": _clamp,
+    "ssm_conv": _ssm_conv, "ssm_scan": _ssm_scan,
+    **{name: _unary(name) for name in ("silu", "sigmoid", "softplus", "gelu")},
+    "norm": _norm("norm"), "l2_norm": _norm("l2_norm"), "geglu_split": _binary("geglu_split"),
+    **{name: _unary(name) for name in (
+        "tanh", "relu", "exp", "sqr", "sqrt", "neg", "cumsum", "argmax",
+    )},
+    "sub": _binary("sub"), "reglu_split": _binary("reglu_split"),
 }  # fmt: skip
 
 

@@ -17,7 +17,7 @@ from ..cost.sample import MAPPED as FROM_MAPPED
 from ..graphs.context import Context
 from ..scheduler.recording import Recording
 from ..tensors.tensor import Tensor
-from .bench import GRAPH_SIZE, Bench, Steps
+from .bench import GRAPH_SIZE, Bench, Steps, is_remote
 from .weights import MAPPED, OWN, REPACKED, matrices, places_of
 
 _ROUNDS = 5
@@ -91,7 +91,7 @@ def measure_split(bench: Bench, others: Sequence[Device], cold: int = 64 << 20) 
     """Splits and copies of a device beside the CPU. A chain of products on the device, one of small
     nodes on the CPU, and one that takes turns: what the last one takes more are splits, and copies,
     which are measured alone. `cold` bytes of a mapped file are more than the caches hold."""
-    bench.keep(SYNCHRONIZE, (), _times(bench, bench.backend.synchronize))
+    bench.keep(SYNCHRONIZE, (), _times(bench, bench.backend.synchronize, bench.is_remote))
     for other in others:
         _copies(bench, other)
         yield
@@ -150,13 +150,15 @@ def _copies(bench: Bench, other: Device) -> None:
     device has locked (pinned)."""
     if bench.backend.buffer_type.is_host and other.buffer_type.is_host:
         return
-    _copies_with(bench, other.buffer_type, other.name)
+    served = bench.is_remote or is_remote(other)
+    _copies_with(bench, other.buffer_type, other.name, served)
     locked = bench.device.host_buffer_type
     if locked is not None and other.buffer_type.is_host:
-        _copies_with(bench, locked, other.name + PINNED)
+        _copies_with(bench, locked, other.name + PINNED, served)
 
 
-def _copies_with(bench: Bench, memory: BufferType, called: str) -> None:
+def _copies_with(bench: Bench, memory: BufferType, called: str, served: bool) -> None:
+    """`served` is whether a server has one of the two."""
     for nbytes in _COPIED:
         with Context(1 << 20) as here, Context(1 << 20) as there:
             a, b = here.new_tensor("f32", nbytes // 4), there.new_tensor("f32", nbytes // 4)
@@ -164,8 +166,9 @@ def _copies_with(bench: Bench, memory: BufferType, called: str) -> None:
             there.alloc(memory)
             a.set(np.zeros(nbytes // 4, np.float32))
             b.set(np.zeros(nbytes // 4, np.float32))
-            for key, source, target in ((COPY_FROM, b, a), (COPY_TO, a, b)):
-                taken = _copy_times(bench, source, target, a)
+            burst = _BURST if served and memory.is_host and nbytes <= _SHORT else 1
+            for key, source, target, n in ((COPY_FROM, b, a, burst), (COPY_TO, a, b, 1)):
+                taken = _copy_times(bench, source, target, a, served, n)
                 bench.keep(key + called, (nbytes,), taken, nbytes)
         if taken[0] > _LONG:
             break  # time is a line by then
@@ -188,11 +191,16 @@ def _copies_of_weights(bench: Bench, cold: int) -> None:
 
 
 def _copy_times(
-    bench: Bench, source: Tensor | Iterator[Tensor], target: Tensor, here: Tensor
+    bench: Bench,
+    source: Tensor | Iterator[Tensor],
+    target: Tensor,
+    here: Tensor,
+    served: bool = False,
+    burst: int = 1,
 ) -> list[float]:
-    """The times of a copy, of the next source each. What waiting takes where nothing is to be
-    waited for (of a remote device reading from it) is not part of them."""
-    burst = _BURST if bench.is_remote and target is here and target.nbytes <= _SHORT else 1
+    """The times of a copy, of the next source each, from the times of so many in a row. What
+    waiting takes where nothing is to be waited for (of a remote device reading from it) is not part
+    of them."""
 
     def wait() -> None:
         bench.backend.synchronize()
@@ -204,17 +212,18 @@ def _copy_times(
             (source if isinstance(source, Tensor) else next(source)).copy_to(target)
         wait()
 
-    latency = statistics.median(_times(bench, wait))
-    return [max(t - latency, t / 10) / burst for t in _times(bench, copy)]
+    latency = statistics.median(_times(bench, wait, served))
+    return [max(t - latency, t / 10) / burst for t in _times(bench, copy, served)]
 
 
-def _times(bench: Bench, call: Callable[[], object]) -> list[float]:
-    """The seconds of each call but the first."""
+def _times(bench: Bench, call: Callable[[], object], served: bool) -> list[float]:
+    """The seconds of each call but the first. `served` is whether a server answers it."""
     found: list[float] = []
     clock = time.perf_counter
     end = clock() + 0.05 * bench.pace
     while len(found) < 4 or (clock() < end and len(found) < 400):
-        bench.be_busy()
+        if served:
+            bench.be_busy()
         start = clock()
         call()
         found.append(clock() - start)

@@ -225,5 +225,5 @@ def _show_plan(cost: Cost, as_json: bool) -> None:
         tensor = cost.plan.tensor(node.id)
         ms = "?" if node.seconds is None else f"{node.seconds * 1e3:.3f}"
         click.echo(f"{node.id:6} {ms:>9}  {node.bound:9} {tensor.op:16} {tensor.name}")
-    for sentence in cost.stale:
-        click.echo(f"stale: {sentence}")
+    for sentence in (*cost.assumed, *(f"stale: {s}" for s in cost.stale)):
+        click.echo(sentence)

@@ -11,7 +11,6 @@ from ..trace.planned import Planned
 from ..trace.run import MEASURED, ComputeRun, Recorded
 from .cost import Cost, NodeCost, cost_of
 from .machine import Machine
-from .work import ATTENTION
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +37,6 @@ class Analysis:
     n_computes: int
     seconds: float | None  # the median compute as a whole; None if nodes were computed one by one
     nodes: tuple[NodeMiss, ...]
-    full_cache: bool = False  # whether it was not said how many tokens the cache had
 
     @property
     def measured(self) -> float:
@@ -50,21 +48,11 @@ class Analysis:
         """The predicted seconds of the nodes that were measured."""
         return sum(node.predicted or 0.0 for node in self.nodes if node.measured is not None)
 
-    @property
-    def assumed(self) -> tuple[str, ...]:
-        """Sentences about what the prediction takes for granted."""
-        attends = any(n.work and n.work.key.startswith(ATTENTION) for n in self.cost.nodes)
-        full = (
-            "attention is predicted for a full cache: a run does not say how many of its cells had "
-            "tokens",
-        )
-        return (*self.cost.assumed, *(full if attends and self.full_cache else ()))
-
     def to_dict(self) -> dict[str, Any]:
         """As JSON data."""
         return {
             "n_computes": self.n_computes,
-            "assumed": list(self.assumed),
+            "assumed": list(self.cost.assumed),
             "seconds": self.seconds,
             "predicted": self.cost.seconds,
             "interval": list(self.cost.interval),
@@ -84,7 +72,7 @@ def analysis_of(run: Recorded, machine: Machine, n_past: int | None = None) -> A
     cost = cost_of(run.plans[index], machine, n_past)
     whole = statistics.median(c.end - c.event.start for c in computes) * 1e-9
     nodes = _beside(cost, computes) if run.per_op else ()
-    return Analysis(cost, len(computes), None if run.per_op else whole, nodes, n_past is None)
+    return Analysis(cost, len(computes), None if run.per_op else whole, nodes)
 
 
 def _beside(cost: Cost, computes: Iterable[ComputeRun]) -> tuple[NodeMiss, ...]:

@@ -19,7 +19,7 @@ from .datasheets import SheetEstimator
 from .estimate import OVERHEAD, Estimator
 from .machine import Machine, MeasuredDevice
 from .sample import COPY_FROM, COPY_TO, DRIFT, MAPPED, PINNED
-from .work import NodeWork, fused_heads, work_of
+from .work import ATTENTION, EXPERTS, NodeWork, fused_heads, work_of
 
 SURE = 0.9  # the part of cases in which the measured time is in the interval
 _DEVIATIONS = 1.645  # of a normal distribution, for that part
@@ -116,7 +116,7 @@ class Cost:
     # Outputs that a program reads from a device afterwards, such as logits; not of what nodes read.
     outputs: tuple[CopyCost, ...] = ()
     stale: tuple[str, ...] = field(default=())  # why the machine's file may not apply
-    assumed: tuple[str, ...] = field(default=())  # what rests on data sheets, in sentences
+    assumed: tuple[str, ...] = field(default=())  # what it takes for granted, in sentences
 
     def __repr__(self) -> str:
         return f"<Cost {self.headline()}>"
@@ -279,26 +279,33 @@ class _Adder:
         return Cost(
             plan, self.machine, nodes, tuple(copies), tuple(splits), total,
             self._total_interval(total), _most(bounds),
-            dict(zip(self.names, self.coldness, strict=True)),
+            {name: c.usual for name, c in zip(self.names, self.coldness, strict=True)},
             {(self.names[b], kind): error for (b, kind), error in self.by_key.items()},
             self.unknown,
             max(caller, *busy) if plan.settings.n_copies > 1 else total,
             outputs,
             self.machine.stale(ggml=plan.settings.upstream, n_threads=_threads_of(plan)),
-            self._assumed(),
+            self._assumed(nodes),
         )  # fmt: skip
 
-    def _assumed(self) -> tuple[str, ...]:
+    def _assumed(self, nodes: Iterable[NodeCost]) -> tuple[str, ...]:
         cards = {e.device.name: e.card for e in self.estimators if isinstance(e, SheetEstimator)}
         gpus = tuple(
             f"{self.names[b]}: predictions for GPUs were compared on one machine only, where "
             "prompts took up to 2.4 times as long"
             for b in self._gpus()
         )
-        return gpus + tuple(
+        full = any(
+            self.n_past is None and node.seconds is not None
+            and node.work is not None and node.work.key.startswith(ATTENTION)
+            for node in nodes
+        )  # fmt: skip
+        cells = "attention is predicted as if all cells that the graph reads had tokens"
+        sheets = tuple(
             f"{name} was not measured: its times are from the data sheet of the {card}"
             for name, card in cards.items()
         )
+        return (*gpus, *sheets, *[cells] * full)
 
     def _gpus(self) -> list[int]:
         """The backends of real GPUs that were measured."""
@@ -329,7 +336,9 @@ class _Adder:
 
     def _node(self, id: int, b: int, work: NodeWork) -> NodeCost:
         estimator = self.estimators[b]
-        estimate = None if estimator is None else estimator.estimate(work, self.coldness[b])
+        cold = self.coldness[b]
+        coldness = cold.experts if work.key.startswith(EXPERTS) else cold.usual
+        estimate = None if estimator is None else estimator.estimate(work, coldness)
         if estimate is None:
             self.unknown += self._most_of(b, work)
             return NodeCost(id, self.names[b], None, 0.0, "unknown", work, ())

@@ -13,6 +13,7 @@ from ..files.writing import write_whole
 from .sample import Sample
 
 KIND, VERSION = "ggml_py machine", 1
+SIMULATED = "simulated"  # how the description of a simulated device begins
 _MOST = 64 << 20  # bytes of a file
 
 
@@ -45,13 +46,18 @@ class MeasuredDevice:
     # Why samples are missing, if measuring ended early.
     incomplete: str = ""
     # Whether what it reads goes through the caches of this machine's processor: the CPU, what
-    # computes in its memory, and a server on this machine that computes on its CPU.
+    # computes in its memory (a simulated device does), and a server on this machine's CPU.
     shares_cache: bool = False
+
+    @property
+    def is_served(self) -> bool:
+        """Whether an RPC server has it."""
+        return self.name.startswith("RPC")
 
     @property
     def is_simulated(self) -> bool:
         """Whether the CPU computed for it (`sim_device`): its times say nothing about a card."""
-        return self.description.startswith("simulated")
+        return self.description.startswith(SIMULATED)
 
 
 @dataclass(frozen=True)
@@ -181,18 +187,25 @@ def _read(data: Mapping[str, Any]) -> Machine:
     for name in ("cores", "cache", "memory", "n_threads"):
         if type(described[name]) is not int or described[name] < (name == "n_threads"):
             raise ValueError(f"{name} is {described[name]!r}")
+    older = (
+        f"{d['name']}: an older version measured it, with messages up to twice as quick as a "
+        "program's: calibrate again"
+        for d in data["devices"] if str(d["name"]).startswith("RPC") and "shares_cache" not in d
+    )  # fmt: skip
     return Machine(
         Described(**described, load=(float(before), float(meanwhile))),
         tuple(map(_device, data["devices"])),
-        tuple(map(str, data["doubts"])),
+        (*map(str, data["doubts"]), *older),
     )
 
 
 def _device(data: Mapping[str, Any]) -> MeasuredDevice:
+    description, type_ = str(data["description"]), str(data["type"])
+    in_memory = type_ in ("CPU", "ACCEL") or description.startswith(SIMULATED)
     return MeasuredDevice(
-        str(data["name"]), str(data["description"]), str(data["type"]),
+        str(data["name"]), description, type_,
         bool(data["asynchronous"]), tuple(map(_sample, data["samples"])), str(data["incomplete"]),
-        bool(data.get("shares_cache", data["type"] in ("CPU", "ACCEL"))),
+        bool(data.get("shares_cache", in_memory)),
     )  # fmt: skip
 
 

@@ -284,6 +284,38 @@ def test_loading_starts_no_threads_and_leaves_the_environment_as_it_was():
         assert int(done.stdout) == min(wanted, os.cpu_count() or 1)
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize("given, spins", [({}, False), ({"OPENBLAS_THREAD_TIMEOUT": "30"}, True)])
+def test_threads_of_openblas_sleep_after_a_product(given, spins):
+    """They would take a core from the CPU backend, which computes the next nodes."""
+    program = """
+        import time
+        import numpy as np
+        import ggml_py as ggml
+
+        context, n = ggml.Context(), 512
+        a, b = (context.new_tensor("f32", n, n) for _ in range(2))
+        graph = context.new_graph()
+        y = context.mul_mat(a, b)
+        graph.build_forward_expand(y)
+        blas = ggml.device("BLAS").init(n_threads=2)
+        context.alloc(ggml.device("CPU").buffer_type)
+        for tensor in (a, b):
+            tensor.set(np.ones((n, n), np.float32))
+        blas.compute(graph)
+        before = time.process_time()
+        time.sleep(0.2)
+        print(time.process_time() - before)
+    """
+    env = {k: v for k, v in os.environ.items() if k != "OPENBLAS_THREAD_TIMEOUT"}
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)],
+        env={**env, **given}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert (float(done.stdout) > 0.02) == spins
+
+
 @needs_fork
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork")
 def test_a_simulated_device_that_computes_does_not_survive_a_fork(sims):

@@ -1,6 +1,7 @@
 """Calibration measures real nodes on a real device, within its time, and says what it lacks."""
 
 import importlib
+from types import SimpleNamespace
 
 import cli_runs
 import numpy as np
@@ -9,7 +10,7 @@ import rpc_net
 
 import ggml_py as ggml
 from ggml_py.boundary.ffi import BUILD
-from ggml_py.calibrate import calibrate
+from ggml_py.calibrate import calibrate, overheads
 from ggml_py.calibrate.bench import MOST_MATRICES, Bench, _Chunk, work_as_upstream
 from ggml_py.calibrate.describe import Busy, _is_here, largest_cache, processor, shares_cache
 from ggml_py.calibrate.drift import Drift, drift_of, look_at
@@ -19,9 +20,11 @@ from ggml_py.calibrate.products import _product, measure_experts, measure_type
 from ggml_py.calibrate.weights import MAPPED, OWN, matrices, places_of
 from ggml_py.cost import Machine
 from ggml_py.errors import ServerLostError
+from ggml_py.tensors.tensor import Tensor
 
 MiB = 1 << 20
 here = importlib.import_module("ggml_py.calibrate.calibrate")  # the package has the function
+measuring = importlib.import_module("ggml_py.calibrate.bench")
 
 
 @pytest.fixture
@@ -276,8 +279,40 @@ def test_what_computes_in_this_machines_memory_shares_its_cache():
         assert shares_cache(card)
 
 
+@pytest.mark.parametrize("address, memory, expected", [
+    ("127.0.0.1:50052", None, True), ("127.0.0.1:50052", 1 << 30, False),
+    ("192.0.2.1:50052", None, False),
+])  # fmt: skip
+def test_a_server_shares_the_cache_if_it_is_here_and_has_this_machines_memory(
+    address, memory, expected
+):
+    here = ggml.device("CPU").props.memory_total
+    served = SimpleNamespace(
+        registry="RPC", description=address, props=SimpleNamespace(memory_total=memory or here)
+    )
+    assert shares_cache(served) == expected
+
+
+def test_messages_to_a_server_are_timed_after_the_core_was_busy(monkeypatch):
+    """Threads that only wait for each other are woken on one core, and messages are quicker."""
+    calls = []
+    monkeypatch.setattr(Bench, "be_busy", lambda _self: calls.append("busy"))
+    monkeypatch.setattr(overheads, "_COPIED", (256,))
+    monkeypatch.setattr(measuring, "is_remote", lambda device: device.name == "gpu0")
+    with ggml.sim_device("gpu0") as card, Bench(card, 1, pace=0.02) as made:
+        before, copied = len(calls), Tensor.copy_to
+        monkeypatch.setattr(
+            Tensor, "copy_to", lambda *given: (calls.append("copy"), copied(*given))
+        )
+        overheads._copies(made, ggml.device("CPU"))
+        assert {"copy from CPU", "copy to CPU"} <= keys(made)
+    assert before > 3  # the graphs that say what an empty one takes
+    first = calls.index("copy", before)
+    assert calls[first - 1] == "busy" and calls[first : first + 9] == ["copy"] * 8 + ["busy"]
+
+
 @pytest.mark.parametrize("host, expected", [
-    ("127.0.0.1", True), ("localhost", True), ("192.0.2.1", False), ("", False),
+    ("127.0.0.1", True), ("localhost", True), ("192.0.2.1", False),
 ])  # fmt: skip
 def test_an_address_is_here_if_it_can_be_bound_to(host, expected):
     assert _is_here(host) == expected

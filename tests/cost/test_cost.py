@@ -286,9 +286,11 @@ def test_a_run_does_not_say_how_full_its_cache_was(n_past, said):
         tensor.set(np.zeros((2, tensor.ne[1], 64), np.float32))
     with scheduler.record(per_op=True) as recording:
         scheduler.compute(graph)
-    found = analysis_of(recording.run, machine(ADD), n_past)
-    assert any("predicted for a full cache" in sentence for sentence in found.assumed) == said
-    assert found.to_dict()["assumed"] == list(found.assumed)
+    attention = sample("FLASH_ATTN_EXT f16 f16 64", (1, 128, 256), 1e-5)
+    found = analysis_of(recording.run, machine(attention), n_past)
+    assert any("all cells that the graph reads" in s for s in found.cost.assumed) == said
+    assert found.to_dict()["assumed"] == list(found.cost.assumed)
+    assert not analysis_of(recording.run, machine(ADD), n_past).cost.assumed  # not predicted
 
 
 def test_a_run_whose_nodes_have_no_times_is_compared_as_a_whole():

@@ -32,6 +32,22 @@ def test_an_existing_file_is_replaced_only_if_asked(tmp_path):
     ONE.save(tmp_path / "m.json", force=True)
 
 
+@pytest.mark.parametrize("name, type, description, shares", [
+    ("CPU", "CPU", "a processor", True), ("gpu0", "GPU", "simulated H200", True),
+    ("CUDA0", "GPU", "H200", False), ("RPC0", "GPU", "127.0.0.1:50052", False),
+])  # fmt: skip
+def test_a_file_of_an_older_version_lacks_who_shares_a_cache(
+    tmp_path, name, type, description, shares
+):
+    made = replace(ONE.devices[0], name=name, type=type, description=description)
+    data = replace(ONE, devices=(made,)).to_dict()
+    del data["devices"][0]["shares_cache"]
+    (tmp_path / "m.json").write_text(json.dumps(data))
+    read = Machine.load(tmp_path / "m.json")
+    assert read.devices[0].shares_cache == shares
+    assert any("calibrate again" in doubt for doubt in read.doubts) == (name == "RPC0")
+
+
 @pytest.mark.parametrize(
     ("content", "said"),
     [

@@ -17,9 +17,11 @@ from upstream_plans import SETTINGS, compared
 
 import ggml_py as ggml
 from ggml_py import llama, models
+from ggml_py.backends.threadpool import ThreadPool
 from ggml_py.boundary.ffi import lib
 from ggml_py.boundary.handle import LIVE
 from ggml_py.errors import AbortError, ClosedError, ModelError
+from ggml_py.llama import native
 from ggml_py.llama.archs import ARCHITECTURES
 from ggml_py.scheduler.capture import read_plan
 
@@ -55,6 +57,19 @@ def test_plans_and_bytes_are_those_of_an_unmodified_build(oracle, archs, name, s
         pytest.skip(f"this release writes no {name}")
     said = compared(oracle, path, setting)
     assert said == "equal" or said.startswith("refused"), said
+
+
+@pytest.mark.parametrize("devices, poll", [(("CPU",), 50), (("BLAS", "CPU"), 0), (("spun0",), 0)])
+def test_threads_do_not_spin_beside_those_of_other_devices(archs, monkeypatch, devices, poll):
+    """BLAS and simulated devices compute on the same cores."""
+    made = []
+    monkeypatch.setattr(
+        native, "ThreadPool", lambda *n, **how: made.append(ThreadPool(*n, **how)) or made[-1]
+    )
+    path = archs / f"{ARCHS['llama']}.gguf"
+    with ggml.sim_device("spun0"), llama.open(path, devices=devices, n_threads=2) as model:
+        model.eval([1, 2, 3])
+    assert [pool.poll for pool in made] == [poll]
 
 
 @pytest.mark.parametrize("name", ARCHS)

@@ -243,6 +243,15 @@ def test_threads_do_not_spin_beside_those_of_blas(tmp_path):
     assert pool.closed
 
 
+def test_threads_do_not_spin_beside_those_of_a_simulated_device(path, sims):
+    """Generation was eight times as slow with two of each on two cores."""
+    sims("gpu0")
+    with load(path, devices=("gpu0", "CPU"), n_gpu_layers=1, n_threads=2) as loaded:
+        for tokens in (PROMPT, [1]):
+            loaded.eval(tokens)
+            assert loaded.placement.backends[-1].threadpool.poll == 0
+
+
 # --- a token
 
 

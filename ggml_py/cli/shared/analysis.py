@@ -81,7 +81,7 @@ def show_analysis(run: Run, machine: Machine, as_json: bool, node: str | None = 
         click.echo(
             f"{one.id:6} {ms[0]:>10} {ms[1]:>10} {ms[2]:>10}  {tensor.op:16} {tensor.name}{mark}"
         )
-    for sentence in found.assumed:
+    for sentence in found.cost.assumed:
         click.echo(sentence)
     for sentence in found.cost.stale:
         click.echo(f"stale: {sentence}")

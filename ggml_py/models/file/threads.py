@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from ...backends.backend import Backend
 from ...backends.threadpool import ThreadPool
 from ...boundary.ffi import lib
-from ...enums import BackendDevType, Op
+from ...enums import Op
 from ...errors import MissingFunctionError
 from ...graphs.graph import Graph
 from ...scheduler.scheduler import Scheduler
@@ -20,14 +20,14 @@ class Threads:
     """A thread pool for each backend that takes one. Its threads sleep until the first compute.
     After each compute they spin for a while, so the next one need not wake them.
 
-    They do not spin if another backend computes on the same CPUs with its own threads (BLAS):
-    threads of both would then get half a CPU each. Graphs with nodes on such a backend use pools
-    whose threads sleep at once.
+    They do not spin if another backend computes on the same CPUs with its own threads (BLAS, a
+    simulated device): threads of both would then get half a CPU each. Graphs with nodes on such a
+    backend use pools whose threads sleep at once.
     """
 
     def __init__(self, backends: Sequence[Backend]) -> None:
         self._pools: dict[Backend, dict[bool, ThreadPool]] = {}  # by whether the threads spin
-        self._accels = [b for b in backends if b.device.type == BackendDevType.ACCEL]
+        self._accels = [b for b in backends if b.device.has_cpu_threads]
         for backend in backends:
             with contextlib.suppress(MissingFunctionError):
                 if backend.n_threads is not None:
