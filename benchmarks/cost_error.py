@@ -264,8 +264,8 @@ class Calibrations:
 
 def steadily(case: Case, path: Path, quiet: float, calibrations: Calibrations) -> dict[str, Any]:
     """What `measure` gives, with the calibration before it and what the CPU's pace had changed by
-    since then, before and after. If that is much, it is measured anew; the last of some tries is
-    kept, whatever it is."""
+    since then, before and after. If that is much, it is measured anew; the last try that has times
+    is kept."""
     found: dict[str, Any] = {}
     for _ in range(TRIES):
         first, changed = calibrations.look_and_renew()

@@ -130,7 +130,8 @@ def machines(folder: Path, link: str) -> dict[int, Machine]:
     behind = replace(there, samples=(*own, *link_copies(folder, link)))
     found = {}
     for threads in (1, 2):
-        cpu = Machine.load(folder / f"machine-CPU-{threads}.json")
+        made = folder.glob(f"machine-CPU-{threads}-*.json")
+        cpu = Machine.load(max(made, key=lambda path: path.stat().st_mtime))
         found[threads] = replace(cpu, devices=(*cpu.devices, behind), _derived={})
     return found
 

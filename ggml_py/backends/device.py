@@ -76,8 +76,8 @@ class Device(InModule):
 
     @property
     def has_cpu_threads(self) -> bool:
-        """Whether it computes on this machine's processor with threads of its own, beside those of
-        the CPU backend: an accelerator such as BLAS, and a simulated device."""
+        """Whether it computes in this process with threads of its own, beside those of the CPU
+        backend: an accelerator such as BLAS, and a simulated device."""
         return self.type == enums.BackendDevType.ACCEL or self.registry == "SIM"
 
     @property

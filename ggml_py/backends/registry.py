@@ -9,7 +9,7 @@ from typing import Any
 
 from .. import log as _log
 from ..boundary import module as _module
-from ..boundary.ffi import NULL, ffi, lib, text
+from ..boundary.ffi import NULL, ffi, lib, openblas_settings, text
 from ..boundary.module import InModule, Module, forget_module
 from ..enums import BackendDevType
 from ..errors import ArgumentError, BusyError, LoadError
@@ -132,7 +132,8 @@ def _load(file: Path) -> Registry:
     if not file.is_file():
         raise LoadError(f"backend module {file}: no such file")
     mark = _log.mark()
-    ptr = lib.ggml_backend_load(os.fsencode(file))
+    with openblas_settings():  # if this is BLAS
+        ptr = lib.ggml_backend_load(os.fsencode(file))
     if ptr == NULL:
         reason = "; ".join(_log.since(mark)) or "it does not run on this machine (its score is 0)"
         raise LoadError(

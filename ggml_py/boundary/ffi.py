@@ -75,7 +75,7 @@ _OPENBLAS = {"OPENBLAS_NUM_THREADS": "1", "OPENBLAS_THREAD_TIMEOUT": "4"}
 
 
 @contextlib.contextmanager
-def _openblas_settings() -> Iterator[None]:
+def openblas_settings() -> Iterator[None]:
     """Sets them while the library is loaded, which reads them then."""
     ours = {name: value for name, value in _OPENBLAS.items() if name not in os.environ}
     os.environ.update(ours)
@@ -96,7 +96,7 @@ def _open(build: dict[str, Any]) -> Any:
             "records itself, `with ggml_py.record(path):`"
         )
     try:
-        with _openblas_settings():
+        with openblas_settings():
             return load("ggml_py._ggml", path)
     except ImportError as error:
         raise NotBuiltError(
@@ -132,7 +132,7 @@ lib.gp_guard_install()
 lib.gp_mapped_install()
 _log.install(ffi, lib)
 if BUILD["portable"]:
-    with _openblas_settings():
+    with openblas_settings():
         lib.ggml_backend_load_all_from_path(str(BUILD["folder"]).encode())
 
 

@@ -15,7 +15,7 @@ from ..cost.sample import DRIFT
 from ..errors import GgmlError, ServerLostError
 from ..sim.given import named_devices
 from .attention import measure_attention
-from .bench import Bench, Steps
+from .bench import Bench, Steps, is_remote
 from .describe import Busy, cores, largest_cache, load_average, memory, processor, shares_cache
 from .drift import drift_of, look_at
 from .elementwise import OPS, measure_op
@@ -70,9 +70,11 @@ def calibrate(
             BUILD["ggml_version"], BUILD["key"], n, date.isoformat(timespec="seconds"),
             round(time.monotonic() - clock, 1), (round(load, 2), round(others, 2)),
         )  # fmt: skip
-        return Machine(described, tuple(found), tuple(_doubts(found, others)))
+        return Machine(described, tuple(found), tuple(_doubts(found, 0.0 if served else others)))
 
     opened = [one for given in devices for one in named_devices(given)]
+    # A server on this machine is one of the others, and computes for the measurement.
+    served = any(is_remote(one) and shares_cache(one) for one in opened)
     for index, measured in enumerate(opened):
         share = 1 / len(opened)
 
@@ -182,8 +184,7 @@ def _jobs(
 
 def _doubts(found: Sequence[MeasuredDevice], others: float) -> Iterator[str]:
     """What may be wrong with the measurement."""
-    # A server on this machine is one of the others, and computed for the measurement.
-    if others > _BUSY and not any(one.is_served and one.shares_cache for one in found):
+    if others > _BUSY:
         yield (
             f"the machine was under load: others used {others:.1f} of its cores meanwhile. Measure "
             "again when it is quiet"

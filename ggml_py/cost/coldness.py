@@ -7,7 +7,6 @@ meanwhile.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -15,6 +14,7 @@ from ..trace.planned import Planned
 from ..trace.record import NODE
 from .datasheets import SheetEstimator
 from .estimate import Estimator
+from .work import EXPERTS, experts_read
 
 _LEAST = 4096  # bytes of a tensor that counts
 
@@ -74,7 +74,8 @@ def _read(plan: Planned) -> list[dict[int, _Read]]:
                 holder = s.view_src if s.view_src >= 0 else i
                 if tensors[holder].buffer >= 0:
                     part = 1.0
-                    if t.op == "MUL_MAT_ID" and nth == 0:
-                        part = min(math.prod(tensors[t.src[2]].ne) / s.ne[2], 1.0)
+                    if t.op == EXPERTS and nth == 0:
+                        used, n_tokens = tensors[t.src[2]].ne[:2]
+                        part = experts_read(s.ne[2], used, n_tokens) / s.ne[2]
                     _more(seen, holder, _Read(s.nbytes * part, s.nbytes))
     return read

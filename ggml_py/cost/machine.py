@@ -50,11 +50,6 @@ class MeasuredDevice:
     shares_cache: bool = False
 
     @property
-    def is_served(self) -> bool:
-        """Whether an RPC server has it."""
-        return self.name.startswith("RPC")
-
-    @property
     def is_simulated(self) -> bool:
         """Whether the CPU computed for it (`sim_device`): its times say nothing about a card."""
         return self.description.startswith(SIMULATED)
@@ -188,15 +183,25 @@ def _read(data: Mapping[str, Any]) -> Machine:
         if type(described[name]) is not int or described[name] < (name == "n_threads"):
             raise ValueError(f"{name} is {described[name]!r}")
     older = (
-        f"{d['name']}: an older version measured it, with messages up to twice as quick as a "
-        "program's: calibrate again"
-        for d in data["devices"] if str(d["name"]).startswith("RPC") and "shares_cache" not in d
-    )  # fmt: skip
+        f"{d['name']}: an older version measured it, {why}: calibrate again"
+        for d in data["devices"]
+        if (why := _older(d, int(described["n_threads"])))
+    )
     return Machine(
         Described(**described, load=(float(before), float(meanwhile))),
         tuple(map(_device, data["devices"])),
         (*map(str, data["doubts"]), *older),
     )
+
+
+def _older(device: Mapping[str, Any], n_threads: int) -> str:
+    """What an older version measured in another way; "" of one that this version measured."""
+    if "shares_cache" in device:
+        return ""
+    if str(device["name"]).startswith("RPC"):
+        return "with messages up to twice as quick as a program's"
+    beside = device["type"] == "ACCEL" or str(device["description"]).startswith(SIMULATED)
+    return "with threads that took the CPU's cores" if beside and n_threads > 1 else ""
 
 
 def _device(data: Mapping[str, Any]) -> MeasuredDevice:

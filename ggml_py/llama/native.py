@@ -112,8 +112,9 @@ def new_context(library: Library, model: LlamaHandle, params: Params) -> Context
 
 def give_threads(library: Library, context: ContextHandle, params: Params) -> ThreadPool:
     """Threads that it computes with from now on, kept from one compute to the next; otherwise ggml
-    starts them for each. They sleep at once if another device has threads of its own here, as those
-    of `models/file/threads.py`. Closing them closes the context. C: llama_attach_threadpool"""
+    starts them for each. They sleep at once if another device has threads of its own here, whatever
+    it computes (`models/file/threads.py` chooses for each graph). Closing them closes the context.
+    C: llama_attach_threadpool"""
     n = max(params.context.n_threads, params.context.n_threads_batch)
     poll = 0 if any(device.has_cpu_threads for device in params.devices) else 50
     pool = ThreadPool(n, poll=poll, paused=True)

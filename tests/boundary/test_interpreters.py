@@ -308,6 +308,7 @@ def test_threads_of_openblas_sleep_after_a_product(given, spins):
         print(time.process_time() - before)
     """
     env = {k: v for k, v in os.environ.items() if k != "OPENBLAS_THREAD_TIMEOUT"}
+    env["OPENBLAS_NUM_THREADS"] = "1"  # none of numpy's own
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(program)],
         env={**env, **given}, capture_output=True, text=True, check=False,

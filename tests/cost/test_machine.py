@@ -46,6 +46,10 @@ def test_a_file_of_an_older_version_lacks_who_shares_a_cache(
     read = Machine.load(tmp_path / "m.json")
     assert read.devices[0].shares_cache == shares
     assert any("calibrate again" in doubt for doubt in read.doubts) == (name == "RPC0")
+    data["machine"]["n_threads"] = 2
+    (tmp_path / "m.json").write_text(json.dumps(data))
+    doubted = any("calibrate again" in doubt for doubt in Machine.load(tmp_path / "m.json").doubts)
+    assert doubted == (name in ("RPC0", "gpu0"))
 
 
 @pytest.mark.parametrize(
