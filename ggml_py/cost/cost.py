@@ -19,7 +19,7 @@ from .datasheets import SheetEstimator
 from .estimate import OVERHEAD, Estimator
 from .machine import Machine, MeasuredDevice
 from .sample import COPY_FROM, COPY_TO, DRIFT, MAPPED, PINNED
-from .work import ATTENTION, EXPERTS, NodeWork, fused_heads, work_of
+from .work import ATTENTION, NodeWork, fused_heads, work_of
 
 SURE = 0.9  # the part of cases in which the measured time is in the interval
 _DEVIATIONS = 1.645  # of a normal distribution, for that part
@@ -279,7 +279,7 @@ class _Adder:
         return Cost(
             plan, self.machine, nodes, tuple(copies), tuple(splits), total,
             self._total_interval(total), _most(bounds),
-            {name: c.usual for name, c in zip(self.names, self.coldness, strict=True)},
+            dict(zip(self.names, self.coldness, strict=True)),
             {(self.names[b], kind): error for (b, kind), error in self.by_key.items()},
             self.unknown,
             max(caller, *busy) if plan.settings.n_copies > 1 else total,
@@ -336,9 +336,7 @@ class _Adder:
 
     def _node(self, id: int, b: int, work: NodeWork) -> NodeCost:
         estimator = self.estimators[b]
-        cold = self.coldness[b]
-        coldness = cold.experts if work.key.startswith(EXPERTS) else cold.usual
-        estimate = None if estimator is None else estimator.estimate(work, coldness)
+        estimate = None if estimator is None else estimator.estimate(work, self.coldness[b])
         if estimate is None:
             self.unknown += self._most_of(b, work)
             return NodeCost(id, self.names[b], None, 0.0, "unknown", work, ())

@@ -128,17 +128,14 @@ def _not_f32(b: TensorRecord) -> str:
     return "" if b.type == "f32" else f"×{b.type}"
 
 
-def experts_read(n: int, used: int, tokens: int) -> float:
-    """How many of n experts at least one token uses, if a router chooses as if at random."""
-    return n * (1 - (1 - used / n) ** tokens) if used < n else n
-
-
 def _experts(
     plan: Planned, t: TensorRecord, sources: _Sources, backend: int
 ) -> tuple[str, tuple[float, ...], float]:
     a, _b, ids = sources[:3]
     n, used, tokens = a.ne[2], ids.ne[0], ids.ne[1]
-    pairs, touched = used * tokens, experts_read(n, used, tokens)
+    pairs = used * tokens
+    # A router chooses as if at random: so many of n experts are used by at least one token.
+    touched = n * (1 - (1 - used / n) ** tokens) if used < n else n
     key = f"{EXPERTS} {a.type}{place_of(plan, a, backend)}"
     return key, (pairs / touched, a.ne[0] * a.ne[1]), touched
 

@@ -7,8 +7,6 @@ import pytest
 from measured import device, machine, sample
 
 import ggml_py as ggml
-from ggml_py.cost.coldness import Coldness, coldnesses
-from ggml_py.cost.estimate import Estimator
 
 K, M = 256, 512  # of f32: half a mebibyte
 SIZES = (1 << 18, 1 << 19, 1 << 20, 1 << 21)
@@ -47,25 +45,3 @@ def test_a_device_with_caches_of_its_own_reads_only_its_weights(plan):
 
 def test_devices_that_share_a_cache_take_it_from_each_other(plan):
     assert coldness(plan, True) == pytest.approx({"gpu0": 0.5, "CPU": 0.5})
-
-
-@pytest.mark.parametrize("n_tokens, usual", [(1, 0.0), (4, pytest.approx(0.68, abs=0.01))])
-def test_experts_that_a_token_does_not_choose_take_no_room_but_were_read_longer_ago(
-    n_tokens, usual
-):
-    """Two of eight experts of a quarter of a mebibyte are read for a token."""
-    with ExitStack() as stack:
-        cpu = stack.enter_context(ggml.device("CPU").init(n_threads=1))
-        weights, context = (stack.enter_context(ggml.Context()) for _ in range(2))
-        experts = weights.new_tensor("f32", K, 2 * M // 4, 8)
-        weights.alloc(cpu, usage="weights")
-        x = context.new_tensor("f32", K, 1, n_tokens)
-        ids = context.new_tensor("i32", 2, n_tokens)
-        for tensor in (x, ids):
-            tensor.set_input()
-        graph = context.new_graph()
-        graph.build_forward_expand(context.mul_mat_id(experts, x, ids))
-        plan = stack.enter_context(ggml.Scheduler([cpu])).plan(graph)
-    known = device("CPU", *CURVE, type="CPU")
-    found = coldnesses(plan, [Estimator(known)])
-    assert found == [Coldness(usual=usual, experts=1.0)]
