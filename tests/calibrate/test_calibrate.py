@@ -265,6 +265,14 @@ def test_a_machine_under_load_is_said(monkeypatch):
     assert found.doubts[0].startswith("the machine was under load: others used 1.5 of its cores")
 
 
+def test_a_server_on_this_machine_is_not_load(monkeypatch):
+    """It computes for the measurement, and is one of the others."""
+    monkeypatch.setattr(here.Busy, "others", lambda _self: 1.5)
+    monkeypatch.setattr(here, "is_remote", lambda _device: True)
+    found = calibrate(["CPU"], 1, seconds=1.0, types=())
+    assert not any(doubt.startswith("the machine was under load") for doubt in found.doubts)
+
+
 def test_others_are_counted_and_this_process_is_not():
     busy = Busy()
     a = np.ones((600, 600))
