@@ -6,6 +6,7 @@
 #include "reach.h"
 #include "sim_graph.h"
 #include "sim_queue.h"
+#include "sim_threads.h"
 
 #include <algorithm>
 #include <cstring>
@@ -18,6 +19,7 @@ struct backend {
     ggml_backend               native = {};
     sim_device               * device = nullptr;
     ggml_backend_t             cpu    = nullptr;
+    std::unique_ptr<sim_threads> threads; // of `cpu`
     std::shared_ptr<sim_queue> queue; // NULL: computes on the caller's thread
 
     std::mutex                 mutex; // protects the members below
@@ -124,6 +126,7 @@ void spoil(ggml_tensor * node) {
 
 // A device with a wrong kernel computes its nodes one by one.
 enum ggml_status compute(const backend * self, ggml_cgraph * graph) {
+    self->threads->prepare();
     const int32_t wrong = self->device->settings.wrong;
     if (wrong == GGML_OP_NONE) {
         return ggml_backend_graph_compute(self->cpu, graph);
@@ -240,12 +243,6 @@ void event_wait(ggml_backend_t native, ggml_backend_event_t event) {
 
 // --- settings
 
-// The CPU backend's function of that name.
-template <class F> F cpu_function(const char * name) {
-    ggml_backend_reg_t cpu = ggml_backend_dev_backend_reg(sim_cpu());
-    return (F) ggml_backend_reg_get_proc_address(cpu, name);
-}
-
 void finish(const backend * self) {
     if (self->queue) {
         self->queue->wait(self->queue->pending(), true);
@@ -254,7 +251,7 @@ void finish(const backend * self) {
 
 void set_n_threads(ggml_backend_t native, int n_threads) {
     finish(of(native));
-    cpu_function<ggml_backend_set_n_threads_t>("ggml_backend_set_n_threads")(of(native)->cpu, n_threads);
+    of(native)->threads->set(n_threads);
 }
 
 void set_abort_callback(ggml_backend_t native, ggml_abort_callback callback, void * data) {
@@ -285,7 +282,8 @@ ggml_backend_t sim_backend_init(ggml_backend_dev_t dev, const char *) {
         delete self;
         return nullptr;
     }
-    cpu_function<ggml_backend_set_abort_callback_t>("ggml_backend_set_abort_callback")(self->cpu, aborts, self);
+    self->threads = std::make_unique<sim_threads>(self->cpu);
+    sim_cpu_function<ggml_backend_set_abort_callback_t>("ggml_backend_set_abort_callback")(self->cpu, aborts, self);
     self->device->n_backends++;
     self->native.guid    = &guid;
     self->native.device  = dev;
