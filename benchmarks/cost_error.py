@@ -12,10 +12,11 @@ DIR/measured.json with the calibration before it, so a run that was stopped goes
 
 1. A measurement counts only if others used less than a tenth of a core meanwhile, or if one thread
    had its core alone; otherwise it is repeated, and after some tries it is left out, with its
-   reason. Before and after it the CPU's pace is looked at, the time of one product. Where that is
-   more than 7 % from the calibration's, and more than twice that one's own drift, the case is
-   measured once more; if it is so again, the case has figures of its own. After some looks in a row
-   that found another pace the machine is calibrated anew.
+   reason. Before and after it the CPU's pace is looked at: the times of a product that waits for
+   memory, and of one that computes. Where one is more than 7 % from the calibration's, and more
+   than twice that one's own drift, the case is measured once more; if it is so again, the case has
+   figures of its own. After some looks in a row that found another pace the machine is calibrated
+   anew.
 2. A model's file is read anew before it is measured: the pages of a file that was just written do
    not lie together in memory, and products with them are up to a fifth slower.
 3. A third of the cases, chosen by a hash of their names, is for looking at while the model of time
@@ -65,7 +66,7 @@ from ggml_py.calibrate.describe import Busy, cores
 from ggml_py.calibrate.drift import Drift
 from ggml_py.cost import Machine
 from ggml_py.cost.rows import gen_row, prompt_row
-from ggml_py.cost.sample import DRIFT, Sample
+from ggml_py.cost.sample import DRIFTS, Sample
 
 N_PROMPT, N_GEN, DEPTHS = 512, 64, (0, 512, 4096)
 REPETITIONS = 3
@@ -169,20 +170,20 @@ def layers_of(case: Case) -> int:
     return MODELS[case.model].n_layer // 2 if case.devices in HALF else -1
 
 
-def pace_now(threads: int) -> float:
-    """The seconds of the CPU's product that a calibration looks at now and then."""
+def pace_now(threads: int) -> dict[str, float]:
+    """The seconds of the CPU's products that a calibration looks at now and then, by their kind."""
     with Bench(ggml.device("CPU"), threads) as bench, ExitStack() as stack:
         drift = Drift(bench, stack, cold_bytes(bench))
         for _ in range(3):
             drift.look(now=True)
-        return statistics.median(drift.seconds)
+        return {kind: statistics.median(seconds) for kind, seconds in drift.seconds.items()}
 
 
-def pace_of(machine: Machine) -> Sample:
+def pace_of(machine: Machine) -> dict[str, Sample]:
     """The same while the machine was calibrated."""
     cpu = machine.device("CPU")
     assert cpu is not None
-    return next(sample for sample in cpu.samples if sample.key == DRIFT)
+    return {sample.key: sample for sample in cpu.samples if sample.key in DRIFTS}
 
 
 def measure(case: Case, path: Path, quiet: float) -> dict[str, Any]:
@@ -223,12 +224,13 @@ class Calibrations:
         self._n_changed = 0  # looks in a row that found another pace
 
     def look(self) -> tuple[float, bool]:
-        """What the CPU's pace differs by from that of the calibration, and whether that is much."""
-        pace = pace_of(loaded(self._folder / self.name))
-        differs = pace_now(self._threads) / pace.usual - 1
-        changed = abs(differs) > max(SAME, 2 * pace.deviation)
+        """What the CPU's pace differs by from that of the calibration, at the kind of product where
+        it differs most, and whether that is much."""
+        was, now = pace_of(loaded(self._folder / self.name)), pace_now(self._threads)
+        found = {kind: now[kind] / pace.usual - 1 for kind, pace in was.items()}
+        changed = any(abs(by) > max(SAME, 2 * was[kind].deviation) for kind, by in found.items())
         self._n_changed = self._n_changed + 1 if changed else 0
-        return differs, changed
+        return max(found.values(), key=abs), changed
 
     def look_and_renew(self) -> tuple[float, bool]:
         """The same, after another calibration if too many looks in a row found another pace: some

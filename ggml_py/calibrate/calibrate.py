@@ -11,7 +11,7 @@ from contextlib import ExitStack, closing
 from ..backends.device import Device, default_n_threads, device
 from ..boundary.ffi import BUILD
 from ..cost.machine import Described, Machine, MeasuredDevice
-from ..cost.sample import DRIFT
+from ..cost.sample import DRIFTS
 from ..errors import GgmlError, ServerLostError
 from ..sim.given import named_devices
 from .attention import measure_attention
@@ -196,7 +196,7 @@ def _doubts(found: Sequence[MeasuredDevice], others: float) -> Iterator[str]:
                 f"{one.name}: the repetitions of {len(wide)} of {len(one.samples)} samples are "
                 f"more than {_WIDE:.0%} apart, as on a machine under load"
             )
-        drift = max((s.deviation for s in one.samples if s.key == DRIFT), default=0.0)
+        drift = max((s.deviation for s in one.samples if s.key in DRIFTS), default=0.0)
         if drift > _DRIFT:
             yield (
                 f"{one.name}: its speed changed by {drift:.0%} (one standard deviation) while it "

@@ -1,7 +1,7 @@
-"""The same product, measured now and then while a device is measured.
+"""The same products, measured now and then while a device is measured.
 
-What shares the machine (other virtual machines, heat) makes it slower for minutes, which the
-repetitions of one sample do not show.
+What shares the machine (other virtual machines, heat) makes it slower for seconds or minutes, which
+the repetitions of one sample do not show: its memory, its cores, or both.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager
 
 import numpy as np
 
-from ..cost.sample import DRIFT
+from ..cost.sample import DRIFT, WIDE_DRIFT
 from ..errors import GgmlError, ServerLostError
 from ..graphs.context import Context
 from .bench import GRAPH_SIZE, Bench
@@ -21,11 +21,14 @@ from .filled import own_memory
 
 _SHAPE = (768, 768)
 _MOST = 128 << 20  # bytes of weights that are kept meanwhile
-_EVERY, _SECONDS = 4.0, 0.03  # seconds between two looks at least, and of one
+_EVERY, _SECONDS = 4.0, 0.03  # seconds between two looks at least, and of one product in it
+_COLUMNS = {DRIFT: 1, WIDE_DRIFT: 512}
+_WORK = 2e8  # multiplications of a graph at least
 
 
 class Drift:
-    """Looks at products with one column, which wait for memory, or for a cache of 128 MiB."""
+    """Looks at products with one column, which wait for memory, or for a cache of 128 MiB, and at
+    one with many columns, which waits for the cores."""
 
     def __init__(self, bench: Bench, stack: ExitStack, cold: int) -> None:
         self._bench, self._next = bench, 0.0
@@ -33,38 +36,48 @@ class Drift:
         filled = own_memory(bench.backend, "q8_0", total)
         stack.callback(filled.close)
         self._weights = stack.enter_context(filled.matrices("q8_0", _SHAPE, total))
-        self.seconds: list[float] = []  # of one product, one for each look
+        # Of one product, one for each look, by the kind of drift.
+        self.seconds: dict[str, list[float]] = {
+            kind: [] for kind, n in _COLUMNS.items() if _computes(bench, n)
+        }
 
     def look(self, now: bool = False) -> None:
         """Measures if the last time is long enough ago. Call between two kinds of work."""
         if time.monotonic() < self._next and not now:
             return
-        with Context(16 << 20) as context:
-            x = context.new_tensor("f32", _SHAPE[0], 1)
-            graph = context.new_graph(GRAPH_SIZE)
-            for weight in self._weights:
-                graph.build_forward_expand(context.mul_mat(weight, x))
-            zeros = np.zeros((1, _SHAPE[0]), np.float32)
-            taken = self._bench.times(graph, {x: zeros}, _SECONDS)
-            self._bench.scheduler.reset()
-        self.seconds.append(statistics.median(taken) / len(self._weights))
+        for kind, seconds in self.seconds.items():
+            seconds.append(self._product(_COLUMNS[kind]))
         self._next = time.monotonic() + _EVERY
+
+    def _product(self, n: int) -> float:
+        """The seconds of one with `n` columns."""
+        k, m = _SHAPE
+        weights = self._weights if n == 1 else self._weights[: self._bench.enough(_WORK, k * m * n)]
+        with Context(16 << 20) as context:
+            x = context.new_tensor("f32", k, n)
+            graph = context.new_graph(GRAPH_SIZE)
+            for weight in weights:
+                graph.build_forward_expand(context.mul_mat(weight, x))
+            taken = self._bench.times(graph, {x: np.zeros((n, k), np.float32)}, _SECONDS)
+            self._bench.scheduler.reset()
+        return statistics.median(taken) / len(weights)
 
 
 @contextmanager
 def drift_of(bench: Bench, cold: int) -> Iterator[Drift | None]:
-    """The looks at a device, kept as a sample at the end; None of one that does not compute such
+    """The looks at a device, kept as samples at the end; None of one that does not compute such
     products or has no memory for them. `cold` bytes are more than its caches hold."""
     with ExitStack() as stack:
         drift = None
-        if _computes(bench):
+        if any(_computes(bench, n) for n in _COLUMNS.values()):
             with _without_it():
                 drift = Drift(bench, stack, cold)
         try:
             yield drift
         finally:
-            if drift is not None and drift.seconds:
-                bench.keep(DRIFT, (), drift.seconds)
+            for kind, seconds in drift.seconds.items() if drift is not None else ():
+                if seconds:
+                    bench.keep(kind, (), seconds)
 
 
 def look_at(drift: Drift | None) -> None:
@@ -84,7 +97,7 @@ def _without_it() -> Iterator[None]:
         pass
 
 
-def _computes(bench: Bench) -> bool:
+def _computes(bench: Bench, n: int) -> bool:
     with Context(1 << 20) as context:
-        weight, x = context.new_tensor("q8_0", *_SHAPE), context.new_tensor("f32", _SHAPE[0], 1)
+        weight, x = context.new_tensor("q8_0", *_SHAPE), context.new_tensor("f32", _SHAPE[0], n)
         return bench.device.supports_op(context.mul_mat(weight, x))

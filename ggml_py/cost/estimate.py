@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from .curves import Curve, Read
 from .machine import MeasuredDevice
-from .sample import COLD_NODE, DRIFT, MANY_ROWS, SHAPES, SPLIT, WORKING_SET, Sample
+from .sample import COLD_NODE, DRIFTS, MANY_ROWS, SHAPES, SPLIT, WORKING_SET, Sample
 from .work import ATTENTION, NodeWork
 
 BYTES, FLOPS, OVERHEAD, LATENCY = "bytes", "flops", "overhead", "latency"
@@ -60,7 +60,7 @@ class Estimator:
         self.slow = _slow(b for b, _f in rates), _slow(f for _b, f in rates)
         self.cold_node = self._constant(COLD_NODE)
         self.split = self._constant(SPLIT)
-        self.drift = max((s.deviation for s in device.samples if s.key == DRIFT), default=0.0)
+        self.drift = max((s.deviation for s in device.samples if s.key in DRIFTS), default=0.0)
 
     def _constant(self, key: str) -> Read:
         curve = self._curves.get(key)

@@ -1,7 +1,5 @@
 #include "sim_threads.h"
 
-#include "fork.h"
-
 #include "ggml-cpu.h"
 
 namespace gp {
@@ -17,7 +15,7 @@ void sim_threads::set(int count) {
 
 void sim_threads::prepare() {
     const int wanted = n > 1 ? n : 0; // a graph with one thread needs no pool
-    if (made == wanted && (pool == nullptr || forks == gp_forks())) {
+    if (made == wanted) {
         return;
     }
     ggml_threadpool_t next = nullptr;
@@ -28,13 +26,12 @@ void sim_threads::prepare() {
     }
     sim_cpu_function<decltype(&ggml_backend_cpu_set_threadpool)>("ggml_backend_cpu_set_threadpool")(cpu, next);
     release();
-    pool  = next;
-    made  = wanted;
-    forks = gp_forks();
+    pool = next;
+    made = wanted;
 }
 
 void sim_threads::release() {
-    if (pool != nullptr) { // does nothing where its threads are in the process that forked this one
+    if (pool != nullptr) {
         sim_cpu_function<decltype(&ggml_threadpool_free)>("ggml_threadpool_free")(pool);
         pool = nullptr;
     }

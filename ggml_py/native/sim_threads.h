@@ -27,10 +27,9 @@ private:
     void release();
 
     ggml_backend_t    cpu;
-    int               n     = GGML_DEFAULT_N_THREADS;
-    ggml_threadpool_t pool  = nullptr;
-    int               made  = 0; // for how many threads
-    int               forks = 0; // gp_forks() when it was made
+    int               n    = GGML_DEFAULT_N_THREADS;
+    ggml_threadpool_t pool = nullptr;
+    int               made = 0; // for how many threads; 0 without a pool
 };
 
 } // namespace gp

@@ -67,6 +67,22 @@ def test_experts_are_counted_by_those_that_are_used(bench):
     assert found[-1].at == (128.0, 512 * 512)  # 512 tokens, two of eight experts each
 
 
+def test_one_token_after_the_other_takes_all_experts(bench, monkeypatch):
+    """Those that none takes would stay out of the caches, and leave room there for the others."""
+    sample, taken = bench.sample, []
+
+    def looked_at(graph, values, *rest):
+        taken.append({(node.src[0].ptr, expert) for node in graph.nodes
+                      for expert in values[node.src[2]].flat})  # fmt: skip
+        return sample(graph, values, *rest)
+
+    monkeypatch.setattr(bench, "sample", looked_at)
+    for _ in measure_experts(bench, "f32", 4 * MiB):
+        break
+    one = taken[0]
+    assert one == {(weight, expert) for weight, _ in one for expert in range(8)}
+
+
 @pytest.mark.parametrize("name", sorted(OPS))
 def test_each_op_can_be_measured(bench, name):
     for _ in measure_op(bench, name):
@@ -174,10 +190,20 @@ def test_a_device_is_looked_at_now_and_then(bench):
     with drift_of(bench, 2 * MiB) as drift:
         drift.look()
         drift.look()  # too soon
-        assert len(drift.seconds) == 1
+        assert [len(seconds) for seconds in drift.seconds.values()] == [1, 1]
         drift.look(now=True)
-    (kept,) = [s for s in bench.samples if s.key == "drift"]
-    assert len(kept.seconds) == 2 and all(s > 0 for s in kept.seconds)
+    waits, computes = bench.samples
+    assert (waits.key, computes.key) == ("drift", "drift of many columns")
+    assert all(len(kept.seconds) == 2 and min(kept.seconds) > 0 for kept in bench.samples)
+    assert computes.usual > 10 * waits.usual
+
+
+def test_blas_is_looked_at_with_the_products_that_it_computes():
+    if "BLAS" not in [device.name for device in ggml.devices()]:
+        pytest.skip("BLAS is not here")
+    with Bench(ggml.device("BLAS"), 1, 0.02) as bench, drift_of(bench, 2 * MiB) as drift:
+        drift.look()
+        assert list(drift.seconds) == ["drift of many columns"]
 
 
 def test_a_device_without_such_products_is_not_looked_at():
@@ -219,13 +245,14 @@ def test_a_look_that_fails_is_passed_over(bench, monkeypatch):
     assert bench.samples == []
 
 
-def test_a_machine_whose_speed_changes_is_said(monkeypatch):
+@pytest.mark.parametrize("kind", ("drift", "drift of many columns"))
+def test_a_machine_whose_speed_changes_is_said(monkeypatch, kind):
     def nothing():
         yield
 
     seconds = iter([1.0, 1.1, 1.2, 1.3, 9.0])
     monkeypatch.setattr(here, "_jobs", lambda *_a: [("nothing", nothing()) for _ in range(5)])
-    monkeypatch.setattr(Drift, "look", lambda self: self.seconds.append(next(seconds)))
+    monkeypatch.setattr(Drift, "look", lambda self: self.seconds[kind].append(next(seconds)))
     (doubt,) = [d for d in calibrate(["CPU"], 1, seconds=60.0).doubts if "speed" in d]
     assert doubt.startswith("CPU: its speed changed by 12% (one standard deviation)")
 

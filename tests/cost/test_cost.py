@@ -76,8 +76,9 @@ def test_errors_of_one_kind_add_up_and_those_of_several_do_not(plan):
     assert cost.interval[1] == pytest.approx(cost.seconds + _DEVIATIONS * deviation)
 
 
-def test_the_interval_is_wider_if_the_machines_speed_changed(plan):
-    steady, changing = sample("drift", (), 1.0, 1.0, 1.0), sample("drift", (), 0.8, 1.0, 1.2, 9.0)
+@pytest.mark.parametrize("kind", ("drift", "drift of many columns"))
+def test_the_interval_is_wider_if_the_machines_speed_changed(plan, kind):
+    steady, changing = sample(kind, (), 1.0, 1.0, 1.0), sample(kind, (), 0.8, 1.0, 1.2, 9.0)
     widths = []
     for drift in (steady, changing):
         cost = plan.cost(machine(ADD, PRODUCT, drift))
