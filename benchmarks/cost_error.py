@@ -13,10 +13,11 @@ DIR/measured.json with the calibration before it, so a run that was stopped goes
 1. A measurement counts only if others used less than a tenth of a core meanwhile, or if one thread
    had its core alone; otherwise it is repeated, and after some tries it is left out, with its
    reason. Before and after it the CPU's pace is looked at: the times of a product that waits for
-   memory, and of one that computes. Where one is more than 7 % from the calibration's, and more
-   than twice that one's own drift, the case is measured once more; if it is so again, the case has
-   figures of its own. After some looks in a row that found another pace the machine is calibrated
-   anew.
+   memory, and of one that computes. Where one is more than 7 % from the calibration's, the case is
+   measured again, up to three times; if it is still so, the case has figures of its own. What is
+   looked at is the machine, never a prediction. Before a measurement it is waited for that pace,
+   and where that was in vain for some cases in a row, the machine is calibrated anew. It is
+   calibrated twice where its pace changed meanwhile, and the steadier of the two counts.
 2. A model's file is read anew before it is measured: the pages of a file that was just written do
    not lie together in memory, and products with them are up to a fifth slower.
 3. A third of the cases, chosen by a hash of their names, is for looking at while the model of time
@@ -71,10 +72,12 @@ from ggml_py.cost.sample import DRIFTS, Sample
 N_PROMPT, N_GEN, DEPTHS = 512, 64, (0, 512, 4096)
 REPETITIONS = 3
 EVERY = 12  # models are measured after one calibration at most
-SAME = 0.07  # that the CPU's pace may differ from the calibration's, or twice that one's drift
-CHANGES = 3  # looks in a row that find another pace, after which the machine is calibrated anew
+SAME = 0.07  # that the CPU's pace may differ from the calibration's
+STEADY = 0.05  # standard deviation of a device's pace while it is calibrated, that may be
+CHANGES = 3  # waits in a row for the pace that were in vain, until the machine is calibrated anew
 ALONE = 0.97  # of its core's time that one thread must have had
 TRIES, WAIT_S = 2, 60.0
+PACE_TRIES, PACE_WAIT_S = 3, 15.0
 PATTERNS = (
     "ggml_py/cost/*.py", "ggml_py/calibrate/*.py", "benchmarks/cost_error.py",
     "benchmarks/cost_models.py",
@@ -221,25 +224,28 @@ class Calibrations:
         self._devices, self._threads, self._quiet = devices, threads, quiet
         self._folder, self._left = folder, 0
         self.name = ""
-        self._n_changed = 0  # looks in a row that found another pace
+        self._n_changed = 0  # waits in a row that were in vain
 
-    def look(self) -> tuple[float, bool]:
+    def look(self) -> float:
         """What the CPU's pace differs by from that of the calibration, at the kind of product where
-        it differs most, and whether that is much."""
+        it differs most."""
         was, now = pace_of(loaded(self._folder / self.name)), pace_now(self._threads)
-        found = {kind: now[kind] / pace.usual - 1 for kind, pace in was.items()}
-        changed = any(abs(by) > max(SAME, 2 * was[kind].deviation) for kind, by in found.items())
-        self._n_changed = self._n_changed + 1 if changed else 0
-        return max(found.values(), key=abs), changed
+        return max((now[kind] / pace.usual - 1 for kind, pace in was.items()), key=abs)
 
-    def look_and_renew(self) -> tuple[float, bool]:
-        """The same, after another calibration if too many looks in a row found another pace: some
+    def wait_for_pace(self) -> float:
+        """Looks until the pace is that of the calibration, which may take until another one: some
         changes last for seconds, and a calibration takes minutes."""
-        found = self.look()
-        if self._n_changed < CHANGES:
-            return found
-        self.renew()
-        return self.look()
+        end = time.monotonic() + PACE_WAIT_S
+        while abs(found := self.look()) > SAME:
+            if time.monotonic() > end:
+                self._n_changed += 1
+                if self._n_changed < CHANGES:
+                    return found
+                self.renew()
+                return self.look()
+            time.sleep(1.0)
+        self._n_changed = 0
+        return found
 
     def next_model(self) -> None:
         """Makes the one that the next model is measured after, if it is time."""
@@ -251,17 +257,33 @@ class Calibrations:
         """Makes another one."""
         start = f"machine-{self._devices}-{self._threads}-"
         made = [int(path.stem.removeprefix(start)) for path in self._folder.glob(f"{start}*.json")]
-        self.name = f"{start}{max(made, default=0) + 1}.json"
-        self._left, self._n_changed = EVERY, 0
-        for _ in range(TRIES):
+        first, drifts = max(made, default=0) + 1, dict[str, float]()
+        for number in range(first, first + TRIES):
             if self._threads > 1:
                 wait_until_quiet(self._quiet)
             machine = calibrate(DEVICES[self._devices], self._threads)
-            machine.save(self._folder / self.name, force=True)
-            print(self.name, *machine.doubts, sep="\n  ", file=sys.stderr, flush=True)
+            name = f"{start}{number}.json"
+            machine.save(self._folder / name)
+            print(name, *machine.doubts, sep="\n  ", file=sys.stderr, flush=True)
             alone = self._threads == 1 or self._devices == "RPC"
-            if alone or machine.described.load[1] < self._quiet:
+            if alone or machine.described.load[1] < self._quiet or not drifts:
+                drifts[name] = drift_of(machine)
+            if drifts.get(name, 1.0) <= STEADY:
                 break
+        self.name = min(drifts, key=drifts.__getitem__)
+        self._left, self._n_changed = EVERY, 0
+
+
+def drift_of(machine: Machine) -> float:
+    """The most that a device's pace changed by while it was calibrated."""
+    return max(
+        (s.deviation for d in machine.devices for s in d.samples if s.key in DRIFTS), default=0.0
+    )
+
+
+def is_steady(found: dict[str, Any]) -> bool:
+    """Whether the pace was the calibration's before and after a measurement."""
+    return all(abs(differs) <= SAME for differs in found.get("paces", ()))
 
 
 def steadily(case: Case, path: Path, quiet: float, calibrations: Calibrations) -> dict[str, Any]:
@@ -269,17 +291,14 @@ def steadily(case: Case, path: Path, quiet: float, calibrations: Calibrations) -
     since then, before and after. If that is much, it is measured anew; the last try that has times
     is kept."""
     found: dict[str, Any] = {}
-    for _ in range(TRIES):
-        first, changed = calibrations.look_and_renew()
+    for _ in range(PACE_TRIES):
+        first = calibrations.wait_for_pace()
         name, now = calibrations.name, measure(case, path, quiet)
-        last, changed_too = calibrations.look()
+        last = calibrations.look()
         if found and f"tg{N_GEN}" not in now:
             break
-        steady = not (changed or changed_too)
-        found = now | {
-            "machine": name, "paces": [round(first, 3), round(last, 3)], "steady": steady,
-        }  # fmt: skip
-        if steady:
+        found = now | {"machine": name, "paces": [round(first, 3), round(last, 3)]}
+        if is_steady(found):
             break
     return found
 
@@ -422,7 +441,7 @@ def main() -> int:
                         rows.append({
                             "case": case.name, "looked_at": case.looked_at, "measured": middle,
                             "spread": (max(samples) - min(samples)) / middle,
-                            "steady": measured[key].get("steady", True),
+                            "steady": is_steady(measured[key]),
                             **predict(case, path, loaded(asked.folder / measured[key].get(
                                 "machine", f"machine-{devices}-{threads}.json"))),
                         })  # fmt: skip

@@ -99,25 +99,33 @@ def command(
     if not any(row.seconds for row in rows):
         raise click.ClickException(_nothing_known(model, machine_path, machine, rows))
     stale = _stale(machine, options["n_threads"])
+    doubts = machine.doubts_about(_computing(rows))
     line = None  # a simulated device is not there, so nothing can measure it
     if not any(name.startswith("sim:") for name in device_names(options["devices"])):
         line = bench_line(model, n_prompt, n_gen, depths, options, n_layer)
     if as_json:
         echo_json({
-            "machine": machine.to_dict()["machine"], "doubts": list(machine.doubts),
+            "machine": machine.to_dict()["machine"], "doubts": list(doubts),
             "stale": list(stale), "verify": line, "rows": [row.to_dict() for row in rows],
         })  # fmt: skip
         return
-    _show_rows(rows, machine, machine_path, stale, line)
+    said = (
+        *(f"stale: {s}; the interval does not count that" for s in stale),
+        *(f"doubt: {d}" for d in doubts),
+    )
+    _show_rows(rows, machine, machine_path, said, line)
+
+
+def _computing(rows: Sequence[BenchRow]) -> set[str]:
+    """The devices that have a split."""
+    return {split.backend for row in rows for _n, _past, cost in row.graphs for split in cost.splits}
 
 
 def _nothing_known(model: str, path: str, machine: Machine, rows: Sequence[BenchRow]) -> str:
     measured = ", ".join(device.name for device in machine.devices) or "nothing"
-    here = dict.fromkeys(
-        node.backend for row in rows for _n, _past, cost in row.graphs for node in cost.nodes
-    )
     return (
-        f"{path} has measured {measured}, and {model} computes on {', '.join(here)}, of which it "
+        f"{path} has measured {measured}, and {model} computes on "
+        f"{', '.join(sorted(_computing(rows)))}, of which it "
         "knows nothing: `ggml-py calibrate -d DEVICE` measures a device"
     )
 
@@ -181,7 +189,7 @@ def bench_line(
 
 
 def _show_rows(
-    rows: list[BenchRow], machine: Machine, path: str, stale: tuple[str, ...], line: str | None
+    rows: list[BenchRow], machine: Machine, path: str, said: tuple[str, ...], line: str | None
 ) -> None:
     was = machine.described
     threads = f"{was.n_threads} thread" + "s" * (was.n_threads != 1)
@@ -199,12 +207,9 @@ def _show_rows(
     if unknown:
         click.echo(f"not measured, so it is slower than that: {', '.join(sorted(unknown))}")
     assumed = {
-        said: None for row in rows for _n, _past, cost in row.graphs for said in cost.assumed
+        one: None for row in rows for _n, _past, cost in row.graphs for one in cost.assumed
     }
-    for sentence in (
-        *assumed, *(f"stale: {s}; the interval does not count that" for s in stale),
-        *(f"doubt: {d}" for d in machine.doubts)
-    ):  # fmt: skip
+    for sentence in (*assumed, *said):
         click.echo(sentence)
     if line is not None:
         click.echo(f"to verify: {line}")

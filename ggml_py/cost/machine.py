@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -93,6 +93,12 @@ class Machine:
     def device(self, name: str) -> MeasuredDevice | None:
         """The device of that name; None if it was not measured."""
         return next((d for d in self.devices if d.name == name), None)
+
+    def doubts_about(self, devices: Iterable[str]) -> tuple[str, ...]:
+        """The doubts without those of other devices than these, each of which begins with its
+        device's name."""
+        others = {device.name for device in self.devices}.difference(devices)
+        return tuple(doubt for doubt in self.doubts if doubt.partition(": ")[0] not in others)
 
     def stale(
         self,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -156,6 +156,7 @@ def place(
         )
     with evaluator.opened(mine) as opened:  # raises for what the user gave
         choices = _choices(opened, measured, cache_types)
+        names = {"CPU", *(device.name for device in opened.devices)}
         if n_ctx == 0:
             evaluator.n_ctx = max(_trained(opened), needed)
         mine = mine.but(overrides=tuple(
@@ -182,7 +183,7 @@ def place(
     return Placed(
         os.fspath(model), tuple(devices), evaluator.n_ctx, evaluator.n_parallel, choices.n_layer,
         reserve, verdict, before, beside, ways, len(found.ways), evaluator.n_plans,
-        found.ended, (*_said(given or {}, mine), *_doubts(measured)),
+        found.ended, (*_said(given or {}, mine), *_doubts(measured, names)),
     )  # fmt: skip
 
 
@@ -245,11 +246,11 @@ def _spread(machines: Mapping[int, Machine]) -> float:
     return statistics.median(samples) if samples else 0.0
 
 
-def _doubts(machines: Mapping[int, Machine]) -> tuple[str, ...]:
-    """What may be wrong with the calibrations, or with using them here."""
+def _doubts(machines: Mapping[int, Machine], devices: Iterable[str]) -> tuple[str, ...]:
+    """What may be wrong with the calibrations of these devices, or with using them here."""
     here = {"ggml": BUILD["ggml_version"], "build": BUILD["key"], "processor": processor()}
     return tuple(
         f"{n} thread{'s' * (n != 1)}: {doubt}"
         for n, machine in machines.items()
-        for doubt in (*machine.stale(**here), *machine.doubts)
+        for doubt in (*machine.stale(**here), *machine.doubts_about(devices))
     )

@@ -61,6 +61,18 @@ def changed(folder, change):
     return path
 
 
+def test_doubts_of_devices_that_compute_nothing_are_not_said(folder):
+    data = json.loads((folder / "machine.json").read_text())
+    data["doubts"] = ["CPU: no time was left", "gpu0: it was far away"]
+    data["devices"].append({**data["devices"][0], "name": "gpu0"})
+    path = folder / "doubted.json"
+    path.write_text(json.dumps(data))
+    words = ("cost", folder / "m.gguf", "--machine", path, "-d", "CPU", "-t", 1, "-p", 64, "-n", 0)
+    assert json.loads(ok(*words, "--json"))["doubts"] == ["CPU: no time was left"]
+    done = ok(*words)
+    assert "doubt: CPU: no time was left" in done and "far away" not in done
+
+
 def test_what_was_not_measured_makes_it_slower_and_that_is_said(folder):
     lacks = changed(folder, lambda all_: [s for s in all_ if not s["key"].startswith("MUL_MAT")])
     words = ("cost", folder / "m.gguf", "--machine", lacks, "-d", "CPU", "-t", 1, "-p", 64, "-n", 0)

@@ -32,6 +32,16 @@ def test_an_existing_file_is_replaced_only_if_asked(tmp_path):
     ONE.save(tmp_path / "m.json", force=True)
 
 
+def test_doubts_are_about_a_device_or_about_all():
+    beside = replace(ONE.devices[0], name="gpu0")
+    made = replace(
+        ONE, devices=(*ONE.devices, beside),
+        doubts=("it was raining", "CPU: no time was left", "gpu0: it is simulated: times vary"),
+    )  # fmt: skip
+    assert made.doubts_about(["CPU"]) == ("it was raining", "CPU: no time was left")
+    assert made.doubts_about(["CPU", "gpu0"]) == made.doubts
+
+
 @pytest.mark.parametrize("name, type, description, shares", [
     ("CPU", "CPU", "a processor", True), ("gpu0", "GPU", "simulated H200", True),
     ("CUDA0", "GPU", "H200", False), ("RPC0", "GPU", "127.0.0.1:50052", False),
