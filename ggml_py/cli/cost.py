@@ -118,7 +118,9 @@ def command(
 
 def _computing(rows: Sequence[BenchRow]) -> set[str]:
     """The devices that have a split."""
-    return {split.backend for row in rows for _n, _past, cost in row.graphs for split in cost.splits}
+    return {
+        split.backend for row in rows for _n, _past, cost in row.graphs for split in cost.splits
+    }
 
 
 def _nothing_known(model: str, path: str, machine: Machine, rows: Sequence[BenchRow]) -> str:
@@ -206,9 +208,7 @@ def _show_rows(
                 for _n, _past, cost in row.graphs for copy in cost.missing_copies}  # fmt: skip
     if unknown:
         click.echo(f"not measured, so it is slower than that: {', '.join(sorted(unknown))}")
-    assumed = {
-        one: None for row in rows for _n, _past, cost in row.graphs for one in cost.assumed
-    }
+    assumed = {one: None for row in rows for _n, _past, cost in row.graphs for one in cost.assumed}
     for sentence in (*assumed, *said):
         click.echo(sentence)
     if line is not None:
