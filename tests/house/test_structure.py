@@ -219,3 +219,12 @@ def test_types_and_style_are_clean():
             [sys.executable, "-m", *command], cwd=REPO, capture_output=True, text=True, check=False
         )
         assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout[-3000:]}{done.stderr}"
+
+
+@pytest.mark.parametrize("folder", ("native", "native/record"))
+def test_both_builds_have_every_file_of_simulated_devices(folder):
+    """A library that lacks one is built all the same, and then no program can load it."""
+    listed = (REPO / "ggml_py" / folder / "CMakeLists.txt").read_text()
+    files = [path.name for path in (REPO / "ggml_py" / "native").glob("sim_*.cpp")]
+    assert len(files) > 5
+    assert [name for name in files if name not in listed] == []
