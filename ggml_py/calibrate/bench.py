@@ -80,26 +80,30 @@ def work_as_upstream(offset: int | None = None) -> None:
 class Bench:
     """One device with the backends that it needs beside it. `with` closes everything."""
 
-    def __init__(self, measured: Device, n_threads: int, pace: float = 1.0) -> None:
-        """`pace` is the part of the usual time that each measurement takes."""
+    def __init__(
+        self, measured: Device, n_threads: int, pace: float = 1.0, beside: int | None = None
+    ) -> None:
+        """`pace` is the part of the usual time that each measurement takes, and `beside` the
+        threads of the CPU backend beside another device: all of them, and one beside a server."""
         work_as_upstream()
         self.device, self.n_threads, self.pace = measured, n_threads, pace
         self.cpu = device("CPU")
         self.backend = measured.init(n_threads=n_threads)
         self.is_cpu = measured.name == self.cpu.name
         # An RPC server computes after it was told to, and synchronize does not wait for it: only
-        # reading does. It may be on this machine: then threads of ours would take its cores.
+        # reading does.
         self.is_remote = is_remote(measured)
-        here = 1 if self.is_remote else n_threads
+        if beside is None:  # a server on this machine has cores that threads of ours would take
+            beside = 1 if self.is_remote else n_threads
         self._handles: list[Handle] = [self.backend]
         self.backends: list[Backend] = [self.backend]
         if not self.is_cpu:
-            host = self.cpu.init(n_threads=here)
+            host = self.cpu.init(n_threads=beside)
             self._handles.append(host)
             self.backends.append(host)
-        if here > 1:
+        if beside > 1:
             # As models have them: beside other threads on these cores they do not spin.
-            pool = ThreadPool(here, poll=0 if measured.has_cpu_threads else 50)
+            pool = ThreadPool(beside, poll=0 if measured.has_cpu_threads else 50)
             self._handles.append(pool)
             self.backends[-1].set_threadpool(pool)
         self.scheduler = Scheduler(self.backends, graph_size=GRAPH_SIZE, op_offload=False)
@@ -110,9 +114,9 @@ class Bench:
         self._filled: tuple[str, bool, int, Filled] | None = None
         self._buffers: list[Buffer] = []
         self._read = ffi.new("char[4]")
-        self._overhead = 0.0
+        self.overhead = 0.0  # seconds of a compute with one small node
         try:
-            self._overhead = self._call_overhead()
+            self.overhead = self._call_overhead()
             self.alone = self.disturbed = 0.0  # of so small a graph nothing is known
             self.is_quick = not (self.is_cpu or self.is_remote) and self._speed() > _QUICK
         except BaseException:
@@ -211,7 +215,7 @@ class Bench:
 
     def again(self, graph: Graph, seconds: float, least: int = LEAST) -> list[float]:
         """Seconds of each compute of the allocated graph, after two that do not count."""
-        compute, clock = self._computing(graph), time.perf_counter
+        compute, clock = self.computing(graph), time.perf_counter
         once = 1.0
         for _ in range(2):
             began = clock()
@@ -237,7 +241,7 @@ class Bench:
 
     def _chunk(self, graph: Graph, n: int) -> _Chunk:
         """So many computes, and the time that the process had its cores meanwhile."""
-        compute, clock = self._computing(graph), time.perf_counter
+        compute, clock = self.computing(graph), time.perf_counter
         found = []
         used, began = time.process_time(), clock()
         for _ in range(n):
@@ -248,7 +252,7 @@ class Bench:
             found.append(clock() - start)
         return _Chunk(found, (time.process_time() - used) / (clock() - began))
 
-    def _computing(self, graph: Graph) -> Callable[[], object]:
+    def computing(self, graph: Graph) -> Callable[[], object]:
         """Computes the graph, and waits until that is done."""
         compute, last = self.scheduler.compute, graph.nodes[-1]
         if not self.is_remote:
@@ -280,7 +284,7 @@ class Bench:
         if not self.is_cpu:
             return True
         if self.n_threads > 1 and statistics.median(chunk.seconds) < min(
-            _SHORT * self._overhead, _SHORT_S
+            _SHORT * self.overhead, _SHORT_S
         ):
             return True
         return chunk.cores >= self.n_threads * (_ALONE if self.n_threads == 1 else _ALONE_BOTH)
@@ -303,7 +307,7 @@ class Bench:
         if work is None:
             return None
         taken = self.again(graph, seconds, least)
-        per_node = [max(t - self._overhead, t * 0.02) / nodes for t in taken]
+        per_node = [max(t - self.overhead, t * 0.02) / nodes for t in taken]
         return self.keep(
             (key or work.key) + suffix, work.at if at is None else at,
             [t / work.times for t in per_node],

@@ -26,6 +26,7 @@ from .products import (
     measure_type,
     measure_working_set,
 )
+from .turns import measure_turns
 
 LIMIT = 90.0  # seconds for each device
 # The most usual first: a slow machine has no time for the last ones.
@@ -161,6 +162,8 @@ def _jobs(
         yield "a split", measure_compute(bench)
     else:
         yield "splits and copies", measure_split(bench, others, cold)
+        if bench.is_remote and bench.n_threads > 1 and shares_cache(bench.device):
+            yield "turns", measure_turns(bench)
     yield "caches", measure_working_set(bench, cold + cold // 3)
     yield "a node", measure_cold_node(bench, cold)
     asked = (f"get_rows {type_}" for type_ in types[:_FIRST])

@@ -13,8 +13,7 @@ from ..trace.planned import Planned
 from ..trace.record import NODE
 from .datasheets import SheetEstimator
 from .estimate import Estimator
-
-_LEAST = 4096  # bytes of a tensor that counts
+from .work import LEAST_KEPT
 
 
 def coldnesses(
@@ -46,7 +45,7 @@ def _read(plan: Planned) -> list[dict[int, int]]:
             continue
         seen = read[placed[t.id].backend]
         for i in t.src:
-            if i >= 0 and (s := tensors[i]).nbytes > _LEAST:
+            if i >= 0 and (s := tensors[i]).nbytes > LEAST_KEPT:
                 holder = s.view_src if s.view_src >= 0 else i
                 if tensors[holder].buffer >= 0:
                     seen[holder] = max(seen.get(holder, 0), s.nbytes)

@@ -18,7 +18,7 @@ from .coldness import coldnesses
 from .datasheets import SheetEstimator
 from .estimate import OVERHEAD, Estimator
 from .machine import Machine, MeasuredDevice
-from .sample import COPY_FROM, COPY_TO, DRIFT, MAPPED, PINNED
+from .sample import COPY_FROM, COPY_TO, DRIFT, MAPPED, PINNED, SPLIT
 from .work import ATTENTION, NodeWork, fused_heads, work_of
 
 SURE = 0.9  # the part of cases in which the measured time is in the interval
@@ -236,10 +236,6 @@ class _Adder:
                 took += copy.seconds or 0.0
                 _add(mine, copy.bound, copy.seconds or 0.0)
                 variance += ((copy.seconds or 0.0) * copy.error) ** 2
-            if estimator is not None:
-                host += estimator.split.seconds
-                took += estimator.split.seconds
-                _add(mine, OVERHEAD, estimator.split.seconds)
             work = 0.0
             while at < len(ordered) and ordered[at].id < record.end:
                 node = ordered[at]
@@ -248,6 +244,14 @@ class _Adder:
                 work += seconds
                 _add(mine, node.bound, seconds)
                 variance += (seconds * node.error) ** 2
+            if estimator is not None:
+                begins = estimator.split(work)
+                host += begins.seconds
+                took += begins.seconds
+                _add(mine, OVERHEAD, begins.seconds)
+                error = begins.seconds * begins.error
+                variance += error**2
+                self.by_key[b, SPLIT] = self.by_key.get((b, SPLIT), 0.0) + error
             waits = estimator is None or not estimator.device.asynchronous
             caller += took + (work if waits else 0.0)
             busy[b] += 0.0 if waits else work

@@ -54,6 +54,11 @@ class Curve:
                 spread = max(s.spread for s in several)
                 self._inner.append(Read(seconds, spread, tuple(i for _at, i, _s in group)))
 
+    @property
+    def last(self) -> float:
+        """The largest first coordinate."""
+        return self._xs[-1]
+
     def read(self, at: tuple[float, ...]) -> Read:
         """The seconds at those coordinates."""
         x, rest = (at[0], at[1:]) if at else (0.0, ())

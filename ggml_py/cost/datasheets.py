@@ -65,7 +65,7 @@ class SheetEstimator:
     def __init__(self, name: str, card: str) -> None:
         self.device = MeasuredDevice(name, f"data sheet of {card}", "GPU", True, ())
         self.card, self.sheet = card, DATASHEETS[card]
-        self.split = self.cold_node = Read(0.0, 0.0, ())
+        self.cold_node = Read(0.0, 0.0, ())
         self.bandwidth = _PART * self.sheet.bandwidth * 1e9
         self.speed = _PART * self.sheet.vector * 1e12
         self.slow = self.bandwidth, self.speed
@@ -74,6 +74,10 @@ class SheetEstimator:
     def coldness(self, _nbytes: int) -> float:
         """Caches count for nothing."""
         return 1.0
+
+    def split(self, _work: float) -> Read:
+        """The time to start a kernel is in that of each node."""
+        return Read(0.0, 0.0, ())
 
     def estimate(self, work: NodeWork, _coldness: float) -> Estimate:
         """The larger of the times for its bytes and for its operations, after it was started."""

@@ -59,12 +59,20 @@ class Estimator:
         self.speed = max((f for _b, f in rates), default=0.0)
         self.slow = _slow(b for b, _f in rates), _slow(f for _b, f in rates)
         self.cold_node = self._constant(COLD_NODE)
-        self.split = self._constant(SPLIT)
+        self._cold_byte = _cold_byte(grouped.get(WORKING_SET, ()))
         self.drift = max((s.deviation for s in device.samples if s.key in DRIFTS), default=0.0)
 
     def _constant(self, key: str) -> Read:
         curve = self._curves.get(key)
         return curve.read(()) if curve is not None else Read(0.0, 0.0, ())
+
+    def split(self, work: float) -> Read:
+        """What starting a split takes, and waits in it, besides so many seconds of work: of one
+        longer than those that were measured what the longest one took."""
+        curve = self._curves.get(SPLIT)
+        if curve is None:
+            return Read(0.0, 0.0, ())
+        return curve.read((min(work, curve.last),))
 
     def knows(self, key: str) -> bool:
         """Whether samples of that kind were measured."""
@@ -113,7 +121,8 @@ class Estimator:
             seconds = whole * scale * work.times
             samples += more + rows.samples
         else:
-            seconds = seconds * scale * work.times + coldness * self.cold_node.seconds
+            cold_node = self.cold_node.seconds + work.kept * self._cold_byte
+            seconds = seconds * scale * work.times + coldness * cold_node
             samples += self.cold_node.samples if coldness else ()
         return Estimate(seconds, error + extra + noise, self._bound(work, seconds), samples)
 
@@ -168,6 +177,16 @@ class Estimator:
         least = self._curves[key].read((0.0,)).seconds
         bound = LATENCY if least > found.seconds / 2 else BYTES
         return Estimate(found.seconds, found.error, bound, found.samples)
+
+
+def _cold_byte(group: Sequence[tuple[tuple[float, ...], int, Sample]]) -> float:
+    """The seconds that a byte takes more which no cache has: of products whose matrices all have
+    room in the caches and of those that have none."""
+    samples = [sample for _at, _index, sample in sorted(group) if sample.bytes]
+    if len(samples) < 2:
+        return 0.0
+    hot, cold = samples[0], samples[-1]
+    return max(cold.usual - hot.usual, 0.0) / cold.bytes
 
 
 def _of_a_row(group: Sequence[tuple[tuple[float, ...], int, Sample]]) -> Read | None:

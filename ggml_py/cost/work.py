@@ -29,7 +29,10 @@ _BY_FLOPS = frozenset({
     "ARGSORT", "TOP_K", "SUM_ROWS", "SUM", "MEAN", "ARGMAX", "CUMSUM", "IM2COL", "CONV_2D",
     "SOLVE_TRI",
 })  # fmt: skip
+# Ops whose threads share matrices and not rows.
+_BY_MATRIX = frozenset({"CONCAT", "UPSCALE"})
 _KEPT_IN_ROWS = frozenset({"GET_ROWS", "SET_ROWS"})
+LEAST_KEPT = 4096  # bytes of a tensor that counts as more than a node's small inputs
 _SHARED = 512  # cells from which on ggml's CPU backend gives each thread a part of them
 _Sources = list[TensorRecord]
 
@@ -44,6 +47,9 @@ class NodeWork(NamedTuple):
     flops: int  # estimated
     first_reads: float = 1.0  # the part of `times` that reads what no other part has read before
     rows: int = 0  # of a product's matrix
+    # Bytes that a node of any other kind has in weights and caches, which are there before the
+    # graph and which other nodes may have driven out of the processor's caches.
+    kept: int = 0
 
     @property
     def reads_much(self) -> bool:
@@ -88,7 +94,20 @@ def work_of(
     if t.id in heads:
         key = key.replace(t.op_desc, heads[t.id], 1)
     rows = sources[0].ne[1] if t.op == PRODUCT else 0
-    return NodeWork(key, at, count, moved, operations, first, rows)
+    work = NodeWork(key, at, count, moved, operations, first, rows)
+    return work if work.reads_much else work._replace(kept=_kept(plan, t, sources))
+
+
+def _kept(plan: Planned, t: TensorRecord, sources: _Sources) -> int:
+    """Bytes of the sources (a copy's target is one) that are there before the graph. Of tables only
+    rows are read, which are few."""
+    if t.op in _KEPT_IN_ROWS:
+        return 0
+    tensors = plan.capture.tensors
+    return sum(
+        s.nbytes for s in sources if s.nbytes > LEAST_KEPT
+        and tensors[s.view_src if s.view_src >= 0 else s.id].buffer >= 0
+    )  # fmt: skip
 
 
 def place_of(plan: Planned, t: TensorRecord, backend: int) -> str:
@@ -169,7 +188,7 @@ def _other(
     if t.op == "CONT" and sources and not _in_order(sources[0]):
         types += " transposed"
     of = sources[0] if t.op == "SET_ROWS" and sources else t
-    rows = prod(of.ne[1:])
+    rows = prod(of.ne[1 if t.op not in _BY_MATRIX else 2 :])
     shares = max(min(rows, n_threads), 1)
     size = operations if t.op in _BY_FLOPS else prod(of.ne)
     return f"{kind} {types}", (size / shares,), 1.0

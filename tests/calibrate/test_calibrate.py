@@ -260,12 +260,12 @@ def test_a_machine_whose_speed_changes_is_said(monkeypatch, kind):
 def test_short_graphs_say_nothing_about_others(monkeypatch):
     """Between them threads sleep, as if others had their cores."""
     with Bench(ggml.device("CPU"), 2, pace=0.02) as bench:
-        empty = bench._overhead
+        empty = bench.overhead
         assert bench._was_alone(_Chunk([2 * empty] * 9, 1.2))
         assert not bench._was_alone(_Chunk([100 * empty] * 9, 1.2))
         assert bench._was_alone(_Chunk([100 * empty] * 9, 1.9))
     with Bench(ggml.device("CPU"), 1, pace=0.02) as bench:
-        assert not bench._was_alone(_Chunk([2 * bench._overhead] * 9, 0.6))
+        assert not bench._was_alone(_Chunk([2 * bench.overhead] * 9, 0.6))
 
 
 def test_where_others_always_compute_nothing_waits_for_them(bench, monkeypatch):
