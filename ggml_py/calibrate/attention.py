@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import numpy as np
 
 from ..cost.estimate import HOT
@@ -12,6 +15,8 @@ from ..tensors.convert import row_size
 from ..tensors.tensor import Tensor
 from .bench import GRAPH_SIZE, Bench, Steps
 from .blocks import block_of, fill
+from .filled import size_of
+from .weights import OWN, matrices
 
 CELLS = (256, 512, 1024, 4096)
 # Heads of the cache, each read by one of the query's, with the numbers of tokens. The more there
@@ -20,6 +25,7 @@ CELLS = (256, 512, 1024, 4096)
 HEADS = ((4, (1, 8, 64, 512)), (8, (1,)), (12, (1,)), (16, (1, 512)))
 _LONG = 0.1  # seconds of one node
 _MORE = 256 + 32  # cells
+_ROW = 64  # elements, a part of any cell
 _PLACES, _SECONDS = 3, 0.04
 _CACHES = 4  # at least; of many tokens one, whose time is not that of reading it
 
@@ -33,7 +39,7 @@ def measure_attention(bench: Bench, type_: str, d: int, cold: int, cache: int) -
                 seen = max(cells, tokens)
                 # One token waits for memory, so it is measured in several places of it.
                 sample: Sample | None = None
-                for _ in range(_PLACES if tokens == 1 else 1):
+                for _ in range(_places(bench, tokens)):
                     sample = _attention(bench, type_, d, heads, seen, tokens, cold)
                     if sample is None:
                         return
@@ -55,26 +61,19 @@ def _attention(
     total: int,
     suffix: str = "",
 ) -> Sample | None:
-    with Context(64 << 20) as caches, Context(64 << 20) as context:
-        # Models have some cells more than attention reads: caches of a power of two of cells would
-        # lie in the same places of the processor's caches, all of them.
-        first = caches.new_tensor(type_, d * heads, cells + _MORE)
-        enough = bench.enough(1e8, cells * tokens * d * heads) + 1
-        # Several, as in a model: one that was just read is read a third faster.
-        few = _CACHES if tokens == 1 else 1
-        n = max(min(total // (2 * first.nbytes), enough, 400), 1 if suffix else few)
-        n_all = cells + _MORE
-        keys = [first, *(caches.new_tensor(type_, d * heads, n_all) for _ in range(n - 1))]
-        values = [caches.new_tensor(type_, d * heads, n_all) for _ in range(n)]
-        caches.alloc(bench.backend)
-        block = block_of(type_, d, 256)
-        for tensor in (*keys, *values):
-            fill(tensor, block)
+    # Models have some cells more than attention reads: caches of a power of two of cells would lie
+    # in the same places of the processor's caches, all of them.
+    ne = (d * heads, cells + _MORE)
+    enough = bench.enough(1e8, cells * tokens * d * heads) + 1
+    # Several, as in a model: one that was just read is read a third faster.
+    few = _CACHES if tokens == 1 else 1
+    n = max(min(total // (2 * size_of(type_, ne)), enough, 400), 1 if suffix else few)
+    with _caches(bench, type_, ne, n) as (keys, values), Context(64 << 20) as context:
         given = context.new_tensor("f32", d, heads, tokens)
         q = context.permute(given, 0, 2, 1, 3)
         mask = context.new_tensor("f16", cells, tokens)
         graph = context.new_graph(GRAPH_SIZE)
-        again = max(-(-20 // n), 1) if suffix else 1
+        again = max(-(-20 // len(keys)), 1) if suffix else 1
         try:
             for _ in range(again):
                 for k, v in zip(keys, values, strict=True):
@@ -95,10 +94,35 @@ def _attention(
         hidden = np.where(later, -np.inf, 0.0).astype(np.float16)
         queries = np.random.default_rng(d).standard_normal((tokens, heads, d), np.float32)
         inputs = {given: queries, mask: hidden}
-        seconds = _SECONDS / _PLACES if tokens == 1 and not suffix else _SECONDS
-        sample = bench.sample(graph, inputs, n * again, seconds, suffix)
+        seconds = _SECONDS if suffix else _SECONDS / _places(bench, tokens)
+        sample = bench.sample(graph, inputs, len(keys) * again, seconds, suffix)
         bench.scheduler.reset()
         return sample
+
+
+def _places(bench: Bench, tokens: int) -> int:
+    """In how many places of memory it is measured: where what is sent to a server lies is not ours
+    to choose, and sending takes longer than measuring."""
+    return _PLACES if tokens == 1 and not bench.is_remote else 1
+
+
+@contextmanager
+def _caches(
+    bench: Bench, type_: str, ne: tuple[int, int], n: int
+) -> Iterator[tuple[list[Tensor], list[Tensor]]]:
+    """So many caches of keys and of values, in new memory, or in what was sent to a server."""
+    if bench.is_remote:
+        with matrices(bench, type_, ne, 2 * n * size_of(type_, ne), OWN) as made:
+            yield made[0 : len(made) // 2 * 2 : 2], made[1::2]
+        return
+    with Context(64 << 20) as context:
+        keys, values = ([context.new_tensor(type_, *ne) for _ in range(n)] for _ in range(2))
+        context.alloc(bench.backend)
+        block = block_of(type_, _ROW, 256)
+        for tensor in (*keys, *values):
+            fill(tensor, block)
+        yield keys, values
+        bench.scheduler.reset()
 
 
 def _view(context: Context, cache: Tensor, d: int, cells: int) -> Tensor:

@@ -16,69 +16,75 @@ from contextlib import ExitStack, closing
 
 import numpy as np
 
-from ..cost.sample import COPY_FROM, SPLIT
+from ..cost.sample import COPY_FROM, COPY_TO, SPLIT
 from ..graphs.context import Context
 from ..tensors.tensor import Tensor
 from .bench import Bench, Steps
-from .filled import own_memory, size_of
+from .filled import own_memory
 from .weights import OWN, matrices
 
-# One matrix on each side that stays in its core's cache, so that its products always take the same.
 _TYPE, _SHAPE = "q8_0", (768, 768)
-_LENGTHS = (30, 100, 250)  # products of each side in a turn
-_ALONE_S, _BOTH_S, _PARTS = 0.1, 0.5, 4  # seconds; a mean of less of them changes a lot
+_TOTAL = 96 << 20  # bytes of matrices on each side, which no cache has when they are read again
+_LENGTHS = (30, 100, 250)  # products of each side in a turn,
+_GRAPH = 150  # and at least in a graph: fewer matrices could stay in a cache
+_ALONE_S, _BOTH_S, _ROUNDS = 0.08, 0.5, 4  # seconds; a mean of less of them changes a lot
 _LEAST = 5  # computes
 _ASLEEP_S = 0.12  # after which threads that spun sleep
 _COPIED = 1 << 14  # bytes of short copies, at most
 
 
 def measure_turns(bench: Bench) -> Steps:
-    """Graphs that have a turn of products on the CPU and one on the server, and those of each side
-    alone. What the first one takes more, and copies do not take, is kept for the second's time."""
-    nbytes = size_of(_TYPE, _SHAPE)
+    """Graphs of products in turns of the CPU and of the server, and those of each side alone. What
+    the first one takes more, and copies do not take, is kept by the time of the server's turn."""
     with ExitStack() as stack:
         both = stack.enter_context(Bench(bench.device, bench.n_threads, beside=bench.n_threads))
-        host = stack.enter_context(closing(own_memory(both.backends[-1], _TYPE, nbytes)))
-        there = stack.enter_context(matrices(both, _TYPE, _SHAPE, nbytes, OWN))[:1]
-        here = stack.enter_context(host.matrices(_TYPE, _SHAPE, nbytes))[:1]
-        copy = _short_copy(bench)
+        host = stack.enter_context(closing(own_memory(both.backends[-1], _TYPE, _TOTAL)))
+        there = stack.enter_context(matrices(bench, _TYPE, _SHAPE, _TOTAL, OWN))
+        here = stack.enter_context(host.matrices(_TYPE, _SHAPE, _TOTAL))
+        to, back = _short_copy(bench, COPY_FROM), _short_copy(bench, COPY_TO)
         for n in _LENGTHS:
-            time.sleep(_ASLEEP_S * bench.pace)
-            server, cpu = (
-                statistics.median(_times(both, side, n, _ALONE_S * bench.pace))
-                for side in (there, here)
-            )
-            server -= bench.overhead
-            more = []
-            for _ in range(_PARTS):
-                whole = statistics.mean(_times(both, [*here, *there], n, _BOTH_S * bench.pace))
-                more.append(max(whole - cpu - server - copy, 0.0))
+            more, lengths, turns = [], [], -(-_GRAPH // n)
+            copies = turns * to + (turns - 1) * back
+            for _ in range(_ROUNDS):
+                time.sleep(_ASLEEP_S * bench.pace)
+                server, cpu = (
+                    statistics.median(_times(both, [side], n, turns, _ALONE_S * bench.pace))
+                    for side in (there, here)
+                )
+                server -= bench.overhead
+                sides = [here, there]
+                whole = statistics.mean(_times(both, sides, n, turns, _BOTH_S * bench.pace))
+                more.append(max(whole - cpu - server - copies, 0.0) / turns)
+                lengths.append(server / turns)
                 yield
-            bench.keep(SPLIT, (server,), more)
+            bench.keep(SPLIT, (statistics.median(lengths),), more)
 
 
-def _short_copy(bench: Bench) -> float:
-    """The seconds of a short copy to the server."""
+def _short_copy(bench: Bench, way: str) -> float:
+    """The seconds of a short copy from or to the CPU."""
     return statistics.mean(
         sample.usual for sample in bench.samples
-        if sample.key == COPY_FROM + bench.cpu.name and sample.at[0] <= _COPIED
+        if sample.key == way + bench.cpu.name and sample.at[0] <= _COPIED
     )  # fmt: skip
 
 
-def _times(bench: Bench, weights: Sequence[Tensor], n: int, seconds: float) -> list[float]:
-    """The seconds of each compute of a graph with `n` products of each matrix, one after the other
-    matrix's."""
+def _times(
+    bench: Bench, sides: Sequence[Sequence[Tensor]], n: int, turns: int, seconds: float
+) -> list[float]:
+    """The seconds of each compute of a graph with so many turns, in each of which each side has `n`
+    products of its matrices."""
     with Context(8 << 20) as context:
         y = x = context.new_tensor("f32", _SHAPE[0], 1)
-        graph = context.new_graph(4 * n)
+        graph = context.new_graph(4 * n * turns)
         bench.scheduler.reset()
         x.set_input()
-        for weight in weights:
-            assert weight.buffer is not None
-            backend = bench.backends[-1 if weight.buffer.is_host else 0]
-            for _ in range(n):
-                y = context.mul_mat(weight, y)
-                bench.scheduler.set_tensor_backend(y, backend)
+        for first in range(0, n * turns, n):
+            for weights in sides:
+                assert weights[0].buffer is not None
+                backend = bench.backends[-1 if weights[0].buffer.is_host else 0]
+                for i in range(first, first + n):
+                    y = context.mul_mat(weights[i % len(weights)], y)
+                    bench.scheduler.set_tensor_backend(y, backend)
         graph.build_forward_expand(y)
         bench.scheduler.alloc_graph(graph)
         x.set(np.zeros((1, _SHAPE[0]), np.float32))

@@ -198,7 +198,8 @@ class _Adder:
     """Adds up one plan."""
 
     def __init__(self, plan: Planned, machine: Machine, n_past: int | None) -> None:
-        self.plan, self.machine, self.n_past = plan, machine, n_past
+        self.plan, self.machine = plan, machine
+        self.n_past = plan.promise.n_past if n_past is None else n_past
         self.names = [b.name for b in plan.backends]
         self.estimators = [estimator_of(machine, b.name, b.device) for b in plan.backends]
         self.n_threads = [

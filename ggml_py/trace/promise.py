@@ -37,6 +37,8 @@ class Promise(NamedTuple):
     reloaded: tuple[str, ...] = ()  # changes under which the loader loaded the model again
     changes: tuple[str, ...] = ()  # further ones, which only the scheduler was told about
     graphs: str = ""  # "libllama" if it built the graph; "": ggml_py or its user did
+    # Tokens that the cache of a model has before its graph; None: not known, or several sequences.
+    n_past: int | None = None
 
     @property
     def whose(self) -> str:

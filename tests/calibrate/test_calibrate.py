@@ -346,6 +346,19 @@ def test_messages_to_a_server_are_timed_after_the_core_was_busy(monkeypatch):
     assert calls[first - 1] == "busy" and calls[first : first + 9] == ["copy"] * 8 + ["busy"]
 
 
+@pytest.mark.parametrize("remote, here_too, threads, expected", [
+    (True, True, 2, True), (True, True, 1, False), (True, False, 2, False), (False, True, 2, False),
+])  # fmt: skip
+def test_turns_are_measured_where_threads_may_take_a_servers_cores(
+    monkeypatch, remote, here_too, threads, expected
+):
+    monkeypatch.setattr(measuring, "is_remote", lambda _device: remote)
+    monkeypatch.setattr(here, "shares_cache", lambda _device: here_too)
+    with ggml.sim_device("gpu0") as card, Bench(card, threads, pace=0.02) as made:
+        what = {name for name, _job in here._jobs(made, ("f32",), ())}
+    assert ("turns" in what) == expected
+
+
 @pytest.mark.parametrize("host, expected", [
     ("127.0.0.1", True), ("localhost", True), ("192.0.2.1", False),
 ])  # fmt: skip
@@ -358,7 +371,7 @@ def test_the_times_of_a_server_are_those_of_its_computing(tmp_path):
     """An RPC server computes after it was told to: a call that returns has only told it."""
     file = tmp_path / "machine.json"
     with rpc_net.server(1) as process:
-        devices = ("-d", f"rpc:{process.endpoint}", "-d", "CPU", "-t", 1, "--types", "f32")
+        devices = ("-d", f"rpc:{process.endpoint}", "-d", "CPU", "-t", 2, "--types", "f32")
         done = cli_runs.run("calibrate", *devices, "--seconds", 25, "-o", file)
     assert done.returncode == 0, done.stderr
     server, cpu = Machine.load(file).devices
@@ -373,5 +386,6 @@ def test_the_times_of_a_server_are_those_of_its_computing(tmp_path):
     for at in both:
         if at[0] * at[1] > 1e7:  # beyond what the network takes
             assert 1 / 8 < there[at] / here[at] < 8, at
+    assert len(usual(server, "split")) == 4  # the shortest, and turns of three lengths
     copies = usual(server, "copy from CPU")
     assert copies[(256.0,)] > 1e-6 and copies[(float(1 << 25),)] > 5 * copies[(256.0,)]

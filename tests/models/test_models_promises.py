@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 
 import pytest
+from measured import knows_all
 
 import ggml_py as ggml
 from ggml_py import ModelError
@@ -25,6 +26,21 @@ def path(model_file):
 
 def lacks(*ops):
     return lambda t: t.op.name not in ops
+
+
+def test_a_plan_says_how_full_the_cache_was(path, tmp_path):
+    """So attention is predicted by the tokens in it, and a what-if and a file keep that."""
+    with load(path, devices=("CPU",), n_ctx=512, n_seq_max=2, n_threads=1) as model:
+        plan, several = model.plan(1, 100), model.plan(2, 100, 2)
+        what_if = model.what_if(1, 100, op_offload=False)
+    assert several.promise.n_past is None  # whose cells are not together
+    plan.to_json(tmp_path / "plan.json")
+    for one in (plan, what_if, ggml.Plan.from_json(tmp_path / "plan.json")):
+        assert one.promise.n_past == 100
+        known = knows_all([one])
+        assert one.cost(known).seconds == one.cost(known, n_past=100).seconds
+        assert one.cost(known).seconds != one.cost(known, n_past=50).seconds
+        assert not any("all cells" in said for said in one.cost(known).assumed)
 
 
 # --- what-ifs

@@ -57,7 +57,7 @@ def test_a_what_if_is_the_schedulers_promise(mlp):
 
 
 def test_files_keep_it(mlp, tmp_path):
-    promise = Promise("llama.cpp", ("drop=gpu1",), ("pin:x=CPU",))
+    promise = Promise("llama.cpp", ("drop=gpu1",), ("pin:x=CPU",), n_past=7)
     plan = mlp.promised(promise, [ROW])
     data = plan.to_json(tmp_path / "plan.json")
     assert data["promise"]["whose"] == "scheduler" and data["promise"]["text"] == promise.text
@@ -67,3 +67,10 @@ def test_files_keep_it(mlp, tmp_path):
         del data[key]  # as in an older file
     older = to_json.plan_of(data, "older")
     assert (older.promise, older.breakdown) == (Promise(), ())
+
+
+def test_a_negative_number_of_tokens_is_damage(mlp):
+    data = mlp.promised(Promise("llama.cpp", n_past=7)).to_json()
+    data["promise"]["n_past"] = -1
+    with pytest.raises(ValueError, match=r"promise\[0\].n_past is -1, expected 0 or more"):
+        to_json.plan_of(data, "a file")

@@ -25,6 +25,7 @@ _INT64 = range(-(1 << 63), 1 << 64)
 _COUNTS = frozenset({
     "ne", "nb", "nbytes", "view_offs", "use_count", "size", "hash_set_size", "hash_set_used",
     "pins_elsewhere", "cur_copy", "start", "end", "n_threads", "n_tasks", "work_size",
+    "n_past",
 })  # fmt: skip
 
 
@@ -97,6 +98,8 @@ def _word(hint: Any) -> str:
     plain = {int: "an integer of 64 bits", str: "text", bool: "true or false"}
     if hint in plain:
         return plain[hint]
+    if type(None) in get_args(hint):
+        return f"{_word(get_args(hint)[0])} or null"
     of = {_word(a).partition(" of ")[0] for a in get_args(hint) if a is not Ellipsis}
     return f"a list, each item {' or '.join(sorted(of))}"
 
@@ -133,6 +136,8 @@ def _is_text(value: Any) -> bool:
 
 
 def _flat(value: Any) -> Iterable[int]:
+    if value is None:
+        return ()
     return value if isinstance(value, tuple) else (value,)
 
 

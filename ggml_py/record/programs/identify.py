@@ -23,6 +23,13 @@ from . import elf
 
 LIBRARY, SIMULATOR = "libggml_py_record.so", "libggml_py_sim.so"
 _PROBE = Path(__file__).with_name("probe.py")
+# Loads a library as ggml loads a backend, behind others.
+_LOADS = """
+import ctypes, os, sys
+for library in sys.argv[2:]:
+    ctypes.CDLL(library, ctypes.RTLD_GLOBAL)
+ctypes.CDLL(sys.argv[1], os.RTLD_NOW)
+"""
 _ROOM = 200  # bytes of a name, as native/record/CMakeLists.txt leaves them
 _USUAL_NAME = 64  # upstream's GGML_MAX_NAME
 
@@ -182,11 +189,26 @@ def _releases() -> Sequence[dict[str, Any]]:
 
 def simulator_for(recorder: Recorder, build: bool = True) -> Path:
     """The module with simulated devices for programs of the same release, made at need. Raises
-    `NotBuiltError`."""
+    `NotBuiltError`, also if the program's ggml could not load it: the program would only say so
+    among its lines, and go on without the devices."""
     folder = next(f for f in recorder.library.parents if (f / "recorder.json").is_file())
     facts = json.loads((folder / "recorder.json").read_text(encoding="utf-8"))
     kind = "--simulator"
-    return _folder(recorder.release, facts["max_name"], build, kind, recorder.defines) / SIMULATOR
+    found = _folder(recorder.release, facts["max_name"], build, kind, recorder.defines) / SIMULATOR
+    check_loads(found, (recorder.of, recorder.plain))
+    return found
+
+
+def check_loads(module: Path, others: Sequence[Path]) -> None:
+    """Raises `NotBuiltError` with the reason if a program that has loaded the other libraries could
+    not load this one."""
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", _LOADS, str(module), *map(str, others)],
+        capture_output=True, text=True, errors="replace", check=False, timeout=120,
+    )  # fmt: skip
+    if done.returncode:
+        lines = done.stderr.strip().splitlines() or [f"the process ended with {done.returncode}"]
+        raise NotBuiltError(f"{module} does not load beside {others[0]}: {lines[-1]}")
 
 
 def _folder(

@@ -1,0 +1,105 @@
+"""What a split takes besides its nodes grows with its work, where threads take the core that a
+server needs."""
+
+from contextlib import ExitStack
+
+import pytest
+from measured import machine, sample
+
+import ggml_py as ggml
+from ggml_py.calibrate import overheads, turns
+from ggml_py.calibrate.bench import Bench
+
+K, M = 64, 32
+PRODUCT, WORK = "MUL_MAT f32", 10e-6
+N = 4096
+
+
+def plan_of(build):
+    """The plan of the graph whose last node `build(weights, context)` makes, on the CPU."""
+    with ExitStack() as stack:
+        cpu = stack.enter_context(ggml.device("CPU").init(n_threads=1))
+        weights, context = (stack.enter_context(ggml.Context()) for _ in range(2))
+        node = build(weights, context)
+        weights.alloc(cpu, usage="weights")
+        graph = context.new_graph()
+        graph.build_forward_expand(node)
+        return stack.enter_context(ggml.Scheduler([cpu])).plan(graph)
+
+
+def product(weights, context):
+    x = context.new_tensor("f32", K, 1)
+    x.set_input()
+    return context.mul_mat(weights.new_tensor("f32", K, M), x)
+
+
+@pytest.mark.parametrize("turns, expected", [
+    ([((), 1e-6)], 1e-6),
+    ([((), 1e-6), ((WORK * 2,), 3e-6)], 2e-6),  # half of the way
+    ([((), 1e-6), ((WORK,), 3e-6)], 3e-6),
+    ([((), 1e-6), ((WORK / 2,), 3e-6)], 3e-6),  # longer than all: what the longest took
+    ([((WORK / 2,), 1e-6), ((WORK * 1.5,), 5e-6)], 3e-6),
+])  # fmt: skip
+def test_a_split_waits_as_long_as_one_of_its_length(turns, expected):
+    measured = sample(PRODUCT, (1, K * M), WORK)
+    cost = plan_of(product).cost(machine(measured, *(sample("split", *one) for one in turns)))
+    assert cost.seconds == pytest.approx(WORK + expected)
+    (split,) = cost.splits
+    assert split.seconds == pytest.approx(cost.seconds)
+
+
+def test_what_waits_differ_by_is_in_the_interval():
+    measured = sample(PRODUCT, (1, K * M), WORK)
+    same, differ = (
+        plan_of(product).cost(machine(measured, sample("split", (), *seconds)))
+        for seconds in ((4e-6,) * 3, (1e-6, 4e-6, 7e-6))
+    )
+    assert same.seconds == differ.seconds
+    assert differ.interval[1] > same.interval[1] and differ.interval[0] < same.interval[0]
+
+
+def test_turns_with_a_device_are_measured_for_their_length():
+    with ggml.sim_device("gpu0") as card, Bench(card, 2, pace=0.02) as bench:
+        overheads._copies(bench, ggml.device("CPU"))
+        for _ in turns.measure_turns(bench):
+            pass
+        found = [s for s in bench.samples if s.key == "split"]
+    assert len(found) == len(turns._LENGTHS) and all(len(s.seconds) == 4 for s in found)
+    lengths = [s.at[0] for s in found]
+    assert lengths == sorted(lengths) and lengths[-1] > 4 * lengths[0] > 0
+
+
+@pytest.mark.parametrize("threads", (1, 2))
+@pytest.mark.parametrize("kept", (True, False))
+def test_rows_that_are_joined_are_one_threads_work(threads, kept):
+    """ggml's CPU backend shares matrices of a CONCAT among its threads, and has one here."""
+
+    def join(_weights, context):
+        a, b = (context.new_tensor("f32", n, 8, 1 if kept else 2) for n in (3, 1))
+        return context.concat(a, b, 0)
+
+    rows = sample("CONCAT f32", (32,), 1e-6), sample("CONCAT f32", (64,), 2e-6)
+    cost = plan_of(join).cost(machine(*rows, n_threads=threads))
+    assert cost.seconds == pytest.approx(1e-6 if kept or threads == 2 else 2e-6)
+
+
+@pytest.mark.parametrize("sizes, kept, expected", [
+    ((1, 1024), True, N * 4 * 1e-9),  # larger than what any cache has
+    ((1 << 20, 1 << 27), True, 0.0),  # all that the graph reads has room
+    ((1, 1024), False, 0.0),  # a node has just computed it
+])  # fmt: skip
+def test_a_state_that_no_cache_has_takes_longer(sizes, kept, expected):
+    """As long as the bytes of products whose matrices are in no cache: 1 ns each."""
+
+    def add(weights, context):
+        given, a = context.new_tensor("f32", N), weights.new_tensor("f32", N)
+        given.set_input()
+        return context.add(context.scale(given, 2.0), a if kept else given)
+
+    caches = [
+        sample("working set", (size,), seconds, bytes=1000)
+        for size, seconds in zip(sizes, (1e-6, 2e-6), strict=True)
+    ]
+    known = sample("ADD f32", (N,), 5e-6), sample("SCALE f32", (N,), 5e-6)
+    cost = plan_of(add).cost(machine(*known, *caches))
+    assert cost.seconds - 10e-6 == pytest.approx(expected, abs=1e-9)
