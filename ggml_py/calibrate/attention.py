@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, suppress
 
 import numpy as np
 
@@ -14,9 +13,7 @@ from ..graphs.context import Context
 from ..tensors.convert import row_size
 from ..tensors.tensor import Tensor
 from .bench import GRAPH_SIZE, Bench, Steps
-from .blocks import block_of, fill
-from .filled import size_of
-from .weights import OWN, matrices
+from .filled import Filled, own_memory, size_of
 
 CELLS = (256, 512, 1024, 4096)
 # Heads of the cache, each read by one of the query's, with the numbers of tokens. The more there
@@ -25,7 +22,6 @@ CELLS = (256, 512, 1024, 4096)
 HEADS = ((4, (1, 8, 64, 512)), (8, (1,)), (12, (1,)), (16, (1, 512)))
 _LONG = 0.1  # seconds of one node
 _MORE = 256 + 32  # cells
-_ROW = 64  # elements, a part of any cell
 _PLACES, _SECONDS = 3, 0.04
 _CACHES = 4  # at least; of many tokens one, whose time is not that of reading it
 
@@ -33,32 +29,49 @@ _CACHES = 4  # at least; of many tokens one, whose time is not that of reading i
 def measure_attention(bench: Bench, type_: str, d: int, cold: int, cache: int) -> Steps:
     """One type of cache, one size of heads. `cold` bytes of caches are more than the processor's
     caches hold, `cache` bytes less."""
-    for heads, all_tokens in HEADS:
-        for tokens in all_tokens:
-            for cells in CELLS[(tokens > 1) :]:
-                seen = max(cells, tokens)
-                # One token waits for memory, so it is measured in several places of it.
-                sample: Sample | None = None
-                for _ in range(_places(bench, tokens)):
-                    sample = _attention(bench, type_, d, heads, seen, tokens, cold)
+    largest = size_of(type_, (d * HEADS[-1][0], CELLS[-1] + _MORE))
+    with ExitStack() as stack:
+        areas = _areas(bench, stack, type_, max(cold, 2 * _CACHES * largest))
+        for i, area in enumerate(areas):
+            for heads, tokens in ((h, n) for h, all_tokens in HEADS for n in all_tokens):
+                # One token waits for memory, so it is measured in several places of it, which is
+                # also at several times; many tokens compute.
+                for cells in CELLS[(tokens > 1) :] if tokens == 1 or not i else ():
+                    seen = max(cells, tokens)
+                    seconds = _SECONDS / len(areas) if tokens == 1 else _SECONDS
+                    sample = _attention(bench, area, type_, d, heads, seen, tokens, cold, seconds)
                     if sample is None:
                         return
-                assert sample is not None
-                if tokens == 1:
-                    _attention(bench, type_, d, heads, seen, tokens, cache, HOT)
-                yield
-                if sample.usual * heads > _LONG:
-                    break  # time is a line by then
+                    if tokens == 1 and not i:
+                        _attention(
+                            bench, area, type_, d, heads, seen, tokens, cache, _SECONDS, HOT
+                        )
+                    yield
+                    if sample.usual * heads > _LONG:
+                        break  # time is a line by then
+
+
+def _areas(bench: Bench, stack: ExitStack, type_: str, total: int) -> list[Filled]:
+    """Memory in several places, or in as many as there is room for. Of a server it is one: where
+    that lies is not ours to choose, and sending takes long."""
+    areas = [stack.enter_context(closing(own_memory(bench.backend, type_, total)))]
+    with suppress(GgmlError):
+        for _ in range(0 if bench.is_remote else _PLACES - 1):
+            areas.append(stack.enter_context(closing(own_memory(bench.backend, type_, total))))
+    stack.callback(bench.scheduler.reset)
+    return areas
 
 
 def _attention(
     bench: Bench,
+    area: Filled,
     type_: str,
     d: int,
     heads: int,
     cells: int,
     tokens: int,
     total: int,
+    seconds: float,
     suffix: str = "",
 ) -> Sample | None:
     # Models have some cells more than attention reads: caches of a power of two of cells would lie
@@ -66,9 +79,11 @@ def _attention(
     ne = (d * heads, cells + _MORE)
     enough = bench.enough(1e8, cells * tokens * d * heads) + 1
     # Several, as in a model: one that was just read is read a third faster.
-    few = _CACHES if tokens == 1 else 1
-    n = max(min(total // (2 * size_of(type_, ne)), enough, 400), 1 if suffix else few)
-    with _caches(bench, type_, ne, n) as (keys, values), Context(64 << 20) as context:
+    few = _CACHES if tokens == 1 and not suffix else 1
+    n = max(min(total // (2 * size_of(type_, ne)), enough, 400), few)
+    matrices = area.matrices(type_, ne, 2 * n * size_of(type_, ne))
+    with matrices as caches, Context(64 << 20) as context:
+        keys, values = caches[: len(caches) // 2 * 2 : 2], caches[1::2]
         given = context.new_tensor("f32", d, heads, tokens)
         q = context.permute(given, 0, 2, 1, 3)
         mask = context.new_tensor("f16", cells, tokens)
@@ -94,35 +109,9 @@ def _attention(
         hidden = np.where(later, -np.inf, 0.0).astype(np.float16)
         queries = np.random.default_rng(d).standard_normal((tokens, heads, d), np.float32)
         inputs = {given: queries, mask: hidden}
-        seconds = _SECONDS if suffix else _SECONDS / _places(bench, tokens)
         sample = bench.sample(graph, inputs, len(keys) * again, seconds, suffix)
         bench.scheduler.reset()
         return sample
-
-
-def _places(bench: Bench, tokens: int) -> int:
-    """In how many places of memory it is measured: where what is sent to a server lies is not ours
-    to choose, and sending takes longer than measuring."""
-    return _PLACES if tokens == 1 and not bench.is_remote else 1
-
-
-@contextmanager
-def _caches(
-    bench: Bench, type_: str, ne: tuple[int, int], n: int
-) -> Iterator[tuple[list[Tensor], list[Tensor]]]:
-    """So many caches of keys and of values, in new memory, or in what was sent to a server."""
-    if bench.is_remote:
-        with matrices(bench, type_, ne, 2 * n * size_of(type_, ne), OWN) as made:
-            yield made[0 : len(made) // 2 * 2 : 2], made[1::2]
-        return
-    with Context(64 << 20) as context:
-        keys, values = ([context.new_tensor(type_, *ne) for _ in range(n)] for _ in range(2))
-        context.alloc(bench.backend)
-        block = block_of(type_, _ROW, 256)
-        for tensor in (*keys, *values):
-            fill(tensor, block)
-        yield keys, values
-        bench.scheduler.reset()
 
 
 def _view(context: Context, cache: Tensor, d: int, cells: int) -> Tensor:

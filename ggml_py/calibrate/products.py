@@ -32,10 +32,9 @@ def measure_type(bench: Bench, type_: str, cold: int, cache: int) -> Steps:
     places = places_of(bench.device, type_)
     for where in places:
         usual = where == places[-1]  # otherwise only weights are there that cannot be repacked
-        for k, m in (*SHAPES, *(LARGE_SHAPES if usual and bench.is_quick else ())):
-            for _ in range(2 if usual else 1):
-                with matrices(bench, type_, (k, m), cold, where) as weights:
-                    _one_column(bench, weights, cache)
+        for k, m in _shapes(bench, usual):
+            with matrices(bench, type_, (k, m), cold, where) as weights:
+                _one_column(bench, weights, cache)
             yield
         for k, m in (FEW_ROWS, SHORT_ROWS) * 2:  # in the same memory, if it is a mapped file
             with matrices(bench, type_, (k, m), cold, where) as weights:
@@ -58,9 +57,23 @@ def measure_type(bench: Bench, type_: str, cold: int, cache: int) -> Steps:
             yield
 
 
+def measure_again(bench: Bench, type_: str, cold: int, cache: int) -> Steps:
+    """The products with one column of a type that was measured a while ago, in other memory: where
+    that lies and what others do on the machine make them faster or slower for a time."""
+    where = places_of(bench.device, type_)[-1]
+    for k, m in _shapes(bench, True):
+        with matrices(bench, type_, (k, m), cold, where) as weights:
+            _one_column(bench, weights, cache)
+        yield
+
+
+def _shapes(bench: Bench, usual: bool) -> tuple[tuple[int, int], ...]:
+    return (*SHAPES, *(LARGE_SHAPES if usual and bench.is_quick else ()))
+
+
 def _one_column(bench: Bench, weights: list[Tensor], cache: int) -> None:
-    """Products with one column, which wait for memory: where that lies makes them faster or slower
-    for as long as it is used, so they are measured in several places."""
+    """Products with one column, which wait for memory, and those whose matrices have room in a
+    cache."""
     _product(bench, weights, 1, seconds=_SECONDS / 2)
     few = weights[: cache // weights[0].nbytes]
     if few:
