@@ -36,12 +36,14 @@ _COPIED = 1 << 14  # bytes of short copies, at most
 def measure_turns(bench: Bench) -> Steps:
     """Graphs of products in turns of the CPU and of the server, and those of each side alone. What
     the first one takes more, and copies do not take, is kept by the time of the server's turn."""
+    to, back = _short_copy(bench, COPY_FROM), _short_copy(bench, COPY_TO)
+    if to is None or back is None:
+        return  # why, was said where they were measured
     with ExitStack() as stack:
         both = stack.enter_context(Bench(bench.device, bench.n_threads, beside=bench.n_threads))
         host = stack.enter_context(closing(own_memory(both.backends[-1], _TYPE, _TOTAL)))
         there = stack.enter_context(matrices(bench, _TYPE, _SHAPE, _TOTAL, OWN))
         here = stack.enter_context(host.matrices(_TYPE, _SHAPE, _TOTAL))
-        to, back = _short_copy(bench, COPY_FROM), _short_copy(bench, COPY_TO)
         for n in _LENGTHS:
             more, lengths, turns = [], [], -(-_GRAPH // n)
             copies = turns * to + (turns - 1) * back
@@ -60,12 +62,13 @@ def measure_turns(bench: Bench) -> Steps:
             bench.keep(SPLIT, (statistics.median(lengths),), more)
 
 
-def _short_copy(bench: Bench, way: str) -> float:
-    """The seconds of a short copy from or to the CPU."""
-    return statistics.mean(
+def _short_copy(bench: Bench, way: str) -> float | None:
+    """The seconds of a short copy from or to the CPU; None if it was not measured."""
+    found = [
         sample.usual for sample in bench.samples
         if sample.key == way + bench.cpu.name and sample.at[0] <= _COPIED
-    )  # fmt: skip
+    ]  # fmt: skip
+    return statistics.mean(found) if found else None
 
 
 def _times(

@@ -100,12 +100,12 @@ def work_of(
 
 def _kept(plan: Planned, t: TensorRecord, sources: _Sources) -> int:
     """Bytes of the sources (a copy's target is one) that are there before the graph. Of tables only
-    rows are read, which are few."""
+    rows are read, which are few, and of states those of the sequences that the result is of."""
     if t.op in _KEPT_IN_ROWS:
         return 0
     tensors = plan.capture.tensors
     return sum(
-        s.nbytes for s in sources if s.nbytes > LEAST_KEPT
+        min(s.nbytes, t.nbytes) for s in sources if s.nbytes > LEAST_KEPT
         and tensors[s.view_src if s.view_src >= 0 else s.id].buffer >= 0
     )  # fmt: skip
 

@@ -69,6 +69,11 @@ def test_turns_with_a_device_are_measured_for_their_length():
     assert lengths == sorted(lengths) and lengths[-1] > 4 * lengths[0] > 0
 
 
+def test_turns_whose_copies_are_not_known_are_not_measured():
+    with ggml.sim_device("gpu0") as card, Bench(card, 2, pace=0.02) as bench:
+        assert list(turns.measure_turns(bench)) == [] == bench.samples
+
+
 @pytest.mark.parametrize("threads", (1, 2))
 @pytest.mark.parametrize("kept", (True, False))
 def test_rows_that_are_joined_are_one_threads_work(threads, kept):

@@ -1,6 +1,7 @@
 """place: the quickest flags for a model, over libllama's plans and a machine's samples."""
 
 import json
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -260,6 +261,14 @@ def test_what_was_taken_for_granted_is_said(model, slow_cpu):
     found = placed(model, slow_cpu, plans=20, given={"n_threads": 1,
                    "tensor_overrides": [(r"blk\.[0-9]{1,2}\.ffn", "CPU")]})  # fmt: skip
     assert any("no command line can give your -ot" in doubt for doubt in found.doubts)
+
+
+def test_doubts_are_about_the_devices_that_may_be_used(model, slow_cpu):
+    said = ("CPU: no time was left", "elsewhere: it was far away", "it was raining")
+    other = replace(slow_cpu.devices[0], name="elsewhere")
+    doubted = replace(slow_cpu, devices=(*slow_cpu.devices, other), doubts=said)
+    found = " ".join(placed(model, doubted, plans=10).doubts)
+    assert said[0] in found and said[2] in found and said[1] not in found
 
 
 def test_a_context_as_in_training(model, slow_cpu):
