@@ -43,9 +43,7 @@ def measure_attention(bench: Bench, type_: str, d: int, cold: int, cache: int) -
                     if sample is None:
                         return
                     if tokens == 1 and not i:
-                        _attention(
-                            bench, area, type_, d, heads, seen, tokens, cache, _SECONDS, HOT
-                        )
+                        _attention(bench, area, type_, d, heads, seen, tokens, cache, _SECONDS, HOT)
                     yield
                     if sample.usual * heads > _LONG:
                         break  # time is a line by then
