@@ -188,7 +188,7 @@ def _other(
     if t.op == "CONT" and sources and not _in_order(sources[0]):
         types += " transposed"
     of = sources[0] if t.op == "SET_ROWS" and sources else t
-    rows = prod(of.ne[1 if t.op not in _BY_MATRIX else 2 :])
+    rows = of.ne[2] if t.op in _BY_MATRIX else prod(of.ne[1:])
     shares = max(min(rows, n_threads), 1)
     size = operations if t.op in _BY_FLOPS else prod(of.ne)
     return f"{kind} {types}", (size / shares,), 1.0

@@ -212,7 +212,7 @@ class LlamaModel:
             plan = plan_of(
                 self._library, self._context.ptr, self._full_offload, n_tokens, n_past, n_seqs
             )
-        past = n_past if n_seqs == 1 else None
+        past = int(n_past) if n_seqs == 1 else None
         return plan.promised(Promise("llama.cpp", graphs="libllama", n_past=past), self.memory)
 
     def _check_shape(self, n_tokens: int, n_past: int, n_seqs: int) -> None:

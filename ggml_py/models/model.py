@@ -175,7 +175,7 @@ class Model(Evaluation):
             n_ubatch=self.n_ubatch, n_ctx_seq=self.n_ctx_seq, n_seq_max=self.n_seq_max,
         )  # fmt: skip
         plan = self._graphs.plan(self._memory.planned_shape(n_tokens, n_past, n_seqs))
-        past = n_past if n_seqs == 1 else None
+        past = int(n_past) if n_seqs == 1 else None
         return plan.promised(Promise("llama.cpp", n_past=past), self.memory)
 
     def what_if(self, n_tokens: int = 1, n_past: int = 0, n_seqs: int = 1, **changes: Any) -> Plan:
