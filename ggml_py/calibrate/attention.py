@@ -50,11 +50,12 @@ def measure_attention(bench: Bench, type_: str, d: int, cold: int, cache: int) -
 
 
 def _areas(bench: Bench, stack: ExitStack, type_: str, total: int) -> list[Filled]:
-    """Memory in several places, or in as many as there is room for. Of a server it is one: where
-    that lies is not ours to choose, and sending takes long."""
+    """Memory in several places, or in as many as have room in a quarter of what is free. Of a
+    server it is one: where that lies is not ours to choose, and sending takes long."""
+    most = 1 if bench.is_remote else bench.device.memory[0] // (4 * total)
     areas = [stack.enter_context(closing(own_memory(bench.backend, type_, total)))]
     with suppress(GgmlError):
-        for _ in range(0 if bench.is_remote else _PLACES - 1):
+        while len(areas) < min(most, _PLACES):
             areas.append(stack.enter_context(closing(own_memory(bench.backend, type_, total))))
     stack.callback(bench.scheduler.reset)
     return areas

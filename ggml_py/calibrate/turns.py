@@ -53,7 +53,7 @@ def measure_turns(bench: Bench) -> Steps:
                     statistics.median(_times(both, [side], n, turns, _ALONE_S * bench.pace))
                     for side in (there, here)
                 )
-                server -= bench.overhead
+                server -= both.overhead
                 sides = [here, there]
                 whole = statistics.mean(_times(both, sides, n, turns, _BOTH_S * bench.pace))
                 more.append(max(whole - cpu - server - copies, 0.0) / turns)

@@ -54,17 +54,16 @@ class Curve:
                 spread = max(s.spread for s in several)
                 self._inner.append(Read(seconds, spread, tuple(i for _at, i, _s in group)))
 
-    @property
-    def last(self) -> float:
-        """The largest first coordinate."""
-        return self._xs[-1]
+    def inside(self, x: float) -> float:
+        """The first coordinate that is nearest to `x` and not outside of the samples."""
+        return min(max(x, self._xs[0]), self._xs[-1])
 
     def read(self, at: tuple[float, ...]) -> Read:
         """The seconds at those coordinates."""
         x, rest = (at[0], at[1:]) if at else (0.0, ())
         xs = self._xs
         if self._layout:
-            x = min(max(x, xs[0]), xs[-1])
+            x = self.inside(x)
         if len(xs) == 1:
             return self._alone(x, rest)
         i = min(max(bisect_right(xs, x) - 1, 0), len(xs) - 2)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
-from math import hypot, log2
+from math import hypot, inf, log2
 from statistics import median
 from typing import NamedTuple
 
@@ -67,12 +67,12 @@ class Estimator:
         return curve.read(()) if curve is not None else Read(0.0, 0.0, ())
 
     def split(self, work: float) -> Read:
-        """What starting a split takes, and waits in it, besides so many seconds of work: of one
-        longer than those that were measured what the longest one took."""
+        """What a split takes besides so many seconds of work: starting it, and waits. One that is
+        shorter or longer than those that were measured takes what the nearest of them took."""
         curve = self._curves.get(SPLIT)
         if curve is None:
             return Read(0.0, 0.0, ())
-        return curve.read((min(work, curve.last),))
+        return curve.read((curve.inside(work),))
 
     def knows(self, key: str) -> bool:
         """Whether samples of that kind were measured."""
@@ -89,9 +89,7 @@ class Estimator:
         curve = self._curves.get(WORKING_SET)
         if curve is None:
             return 1.0
-        first, last = curve._xs[0], curve._xs[-1]
-        hot, cold = curve.read((first,)).seconds, curve.read((last,)).seconds
-        now = curve.read((min(max(float(nbytes), first), last),)).seconds
+        hot, now, cold = (curve.read((curve.inside(x),)).seconds for x in (0.0, float(nbytes), inf))
         return min(max((now - hot) / (cold - hot), 0.0), 1.0) if cold > hot else 1.0
 
     def estimate(self, work: NodeWork, coldness: float) -> Estimate | None:

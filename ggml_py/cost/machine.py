@@ -10,7 +10,7 @@ from typing import Any
 
 from ..files.reading import read_file
 from ..files.writing import write_whole
-from .sample import Sample
+from .sample import SPLIT, Sample
 
 KIND, VERSION = "ggml_py machine", 1
 SIMULATED = "simulated"  # how the description of a simulated device begins
@@ -203,7 +203,11 @@ def _read(data: Mapping[str, Any]) -> Machine:
 def _older(device: Mapping[str, Any], n_threads: int) -> str:
     """What an older version measured in another way; "" of one that this version measured."""
     if "shares_cache" in device:
-        return ""
+        # Splits have coordinates since; one that had no time for them says so itself.
+        waits = any(s["key"] == SPLIT and s["at"] for s in device["samples"])
+        served = str(device["name"]).startswith("RPC") and device["shares_cache"] and n_threads > 1
+        lacks = served and not waits and "turns" not in str(device["incomplete"])
+        return "without how long its splits wait for a core" if lacks else ""
     if str(device["name"]).startswith("RPC"):
         return "with messages up to twice as quick as a program's"
     beside = device["type"] == "ACCEL" or str(device["description"]).startswith(SIMULATED)

@@ -87,7 +87,9 @@ def work_of(
     elif t.op == EXPERTS:
         key, at, count = _experts(plan, t, sources, backend)
     elif t.op == ATTENTION:
-        key, at, count = _attention(t, sources, n_past, n_threads)
+        # Of keys that a node has just made (an encoder's, or without a cache) all are there.
+        past = n_past if _is_kept(plan, sources[1]) else None
+        key, at, count = _attention(t, sources, past, n_threads)
         first = sources[1].ne[2] * sources[1].ne[3] / count
     else:
         key, at, count = _other(t, sources, n_threads, operations)
@@ -103,11 +105,15 @@ def _kept(plan: Planned, t: TensorRecord, sources: _Sources) -> int:
     rows are read, which are few, and of states those of the sequences that the result is of."""
     if t.op in _KEPT_IN_ROWS:
         return 0
-    tensors = plan.capture.tensors
     return sum(
-        min(s.nbytes, t.nbytes) for s in sources if s.nbytes > LEAST_KEPT
-        and tensors[s.view_src if s.view_src >= 0 else s.id].buffer >= 0
+        min(s.nbytes, t.nbytes) for s in sources
+        if s.nbytes > LEAST_KEPT and _is_kept(plan, s)
     )  # fmt: skip
+
+
+def _is_kept(plan: Planned, t: TensorRecord) -> bool:
+    """Whether it is, or is a view of, a tensor that is there before the graph."""
+    return plan.capture.tensors[t.view_src if t.view_src >= 0 else t.id].buffer >= 0
 
 
 def place_of(plan: Planned, t: TensorRecord, backend: int) -> str:

@@ -10,15 +10,16 @@ import rpc_net
 
 import ggml_py as ggml
 from ggml_py.boundary.ffi import BUILD
-from ggml_py.calibrate import calibrate, overheads
+from ggml_py.calibrate import attention, calibrate, overheads
 from ggml_py.calibrate.bench import MOST_MATRICES, Bench, _Chunk, work_as_upstream
 from ggml_py.calibrate.describe import Busy, _is_here, largest_cache, processor, shares_cache
 from ggml_py.calibrate.drift import Drift, drift_of, look_at
 from ggml_py.calibrate.elementwise import OPS, measure_op
 from ggml_py.calibrate.overheads import measure_split
-from ggml_py.calibrate.products import _product, measure_experts, measure_type
+from ggml_py.calibrate.products import _product, measure_again, measure_experts, measure_type
 from ggml_py.calibrate.weights import MAPPED, OWN, matrices, places_of
 from ggml_py.cost import Machine
+from ggml_py.cost.sample import SHAPES
 from ggml_py.errors import ServerLostError
 from ggml_py.tensors.tensor import Tensor
 
@@ -357,6 +358,47 @@ def test_turns_are_measured_where_threads_may_take_a_servers_cores(
     with ggml.sim_device("gpu0") as card, Bench(card, threads, pace=0.02) as made:
         what = {name for name, _job in here._jobs(made, ("f32",), ())}
     assert ("turns" in what) == expected
+
+
+@pytest.mark.parametrize("remote", (True, False))
+def test_the_first_types_are_measured_again_later(monkeypatch, remote):
+    """A server, which takes longer, does so before the other types."""
+    monkeypatch.setattr(measuring, "is_remote", lambda _device: remote)
+    with ggml.sim_device("gpu0") as card, Bench(card, 1, pace=0.02) as made:
+        what = [name for name, _job in here._jobs(made, here.TYPES, ())]
+    again = [name.removesuffix(" again") for name in what if name.endswith(" again")]
+    assert again == [f"products, {type_}" for type_ in here.TYPES[:6]]
+    assert all(what.index(name) < what.index(f"{name} again") for name in again)
+    last = what.index(f"products, {here.TYPES[-1]}")
+    assert (what.index(f"{again[0]} again") < last) == remote
+
+
+def test_columns_that_are_measured_again_are_in_the_same_samples(bench):
+    cold = 4 * MiB
+    for _ in measure_type(bench, "q8_0", cold, MiB):
+        pass
+    before = {(s.key, s.at): len(s.seconds) for s in bench.samples}
+    for _ in measure_again(bench, "q8_0", cold, MiB):
+        pass
+    after = {(s.key, s.at): len(s.seconds) for s in bench.samples}
+    more = {key for key, n in after.items() if n > before[key]}
+    assert after.keys() == before.keys() and len(more) >= len(SHAPES)
+    assert {at[0] for _key, at in more} == {1.0}
+
+
+@pytest.mark.parametrize("free, places", ((1 << 40, 3), (0, 1)))
+def test_attention_of_one_token_is_measured_in_several_places(bench, monkeypatch, free, places):
+    """Each has some repetitions in one sample; little memory has one place."""
+    monkeypatch.setattr(attention, "HEADS", ((4, (1, 8)),))
+    monkeypatch.setattr(attention, "CELLS", (256, 512))
+    monkeypatch.setattr(type(bench.device), "memory", property(lambda _self: (free, free)))
+    calls = []
+    real = bench.sample
+    monkeypatch.setattr(bench, "sample", lambda *a: (calls.append(a[-1]), real(*a))[1])
+    for _ in attention.measure_attention(bench, "f16", 64, 4 * MiB, MiB):
+        pass
+    # In each place two numbers of cells; in the first also the same in a cache, and eight tokens.
+    assert calls.count("") == 2 * places + 1 and calls.count(" hot") == 2
 
 
 @pytest.mark.parametrize("host, expected", [

@@ -62,6 +62,25 @@ def test_a_file_of_an_older_version_lacks_who_shares_a_cache(
     assert doubted == (name in ("RPC0", "gpu0"))
 
 
+@pytest.mark.parametrize("n_threads, shares, at, incomplete, doubted", [
+    (2, True, (), "", True), (1, True, (), "", False), (2, False, (), "", False),
+    (2, True, (1e-3,), "", False), (2, True, (), "no time was left for turns", False),
+])  # fmt: skip
+def test_a_file_of_an_older_version_lacks_what_a_server_waits_for(
+    tmp_path, n_threads, shares, at, incomplete, doubted
+):
+    splits = sample("split", (), 1e-6), sample("split", at, 2e-6)
+    served = replace(
+        ONE.devices[0], name="RPC0", description="127.0.0.1:50052", samples=splits,
+        shares_cache=shares, incomplete=incomplete,
+    )  # fmt: skip
+    data = replace(ONE, devices=(served,)).to_dict()
+    data["machine"]["n_threads"] = n_threads
+    (tmp_path / "m.json").write_text(json.dumps(data))
+    said = "RPC0: an older version measured it, without how long its splits wait for a core"
+    assert any(said in doubt for doubt in Machine.load(tmp_path / "m.json").doubts) == doubted
+
+
 @pytest.mark.parametrize(
     ("content", "said"),
     [

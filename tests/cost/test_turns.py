@@ -39,6 +39,7 @@ def product(weights, context):
     ([((), 1e-6), ((WORK,), 3e-6)], 3e-6),
     ([((), 1e-6), ((WORK / 2,), 3e-6)], 3e-6),  # longer than all: what the longest took
     ([((WORK / 2,), 1e-6), ((WORK * 1.5,), 5e-6)], 3e-6),
+    ([((WORK * 2,), 2e-6), ((WORK * 3,), 3e-6)], 2e-6),  # shorter than all
 ])  # fmt: skip
 def test_a_split_waits_as_long_as_one_of_its_length(turns, expected):
     measured = sample(PRODUCT, (1, K * M), WORK)
@@ -65,8 +66,29 @@ def test_turns_with_a_device_are_measured_for_their_length():
             pass
         found = [s for s in bench.samples if s.key == "split"]
     assert len(found) == len(turns._LENGTHS) and all(len(s.seconds) == 4 for s in found)
-    lengths = [s.at[0] for s in found]
-    assert lengths == sorted(lengths) and lengths[-1] > 4 * lengths[0] > 0
+    assert 0 < found[0].at[0] < found[-1].at[0]
+
+
+def test_what_a_turn_takes_more_is_neither_work_nor_copies(monkeypatch):
+    """Products of 1 us on the CPU and 2 us on the device, copies of 10 us there and 20 us back, and
+    a wait of 400 us in each turn."""
+
+    def times(bench, sides, n, count, _seconds):
+        work = sum(1e-6 if side[0].buffer.is_host else 2e-6 for side in sides) * n * count
+        if len(sides) == 2:
+            return [work + count * 400e-6 + count * 10e-6 + (count - 1) * 20e-6]
+        return [work + (0.0 if sides[0][0].buffer.is_host else bench.overhead)]
+
+    monkeypatch.setattr(turns, "_times", times)
+    with ggml.sim_device("gpu0") as card, Bench(card, 2, pace=0.02) as bench:
+        bench.keep("copy from CPU", (256,), [10e-6])
+        bench.keep("copy to CPU", (256,), [20e-6])
+        for _ in turns.measure_turns(bench):
+            pass
+        found = [s for s in bench.samples if s.key == "split"]
+    for n, sample_ in zip(turns._LENGTHS, found, strict=True):
+        assert sample_.at == pytest.approx((n * 2e-6,))
+        assert sample_.seconds == pytest.approx((400e-6,) * 4)
 
 
 def test_turns_whose_copies_are_not_known_are_not_measured():
@@ -75,17 +97,17 @@ def test_turns_whose_copies_are_not_known_are_not_measured():
 
 
 @pytest.mark.parametrize("threads", (1, 2))
-@pytest.mark.parametrize("kept", (True, False))
-def test_rows_that_are_joined_are_one_threads_work(threads, kept):
-    """ggml's CPU backend shares matrices of a CONCAT among its threads, and has one here."""
+@pytest.mark.parametrize("matrices", ((1,), (2,), (1, 2)))
+def test_rows_that_are_joined_are_one_threads_work(threads, matrices):
+    """ggml's CPU backend shares the matrices of a CONCAT among its threads, and none of others."""
 
     def join(_weights, context):
-        a, b = (context.new_tensor("f32", n, 8, 1 if kept else 2) for n in (3, 1))
-        return context.concat(a, b, 0)
+        return context.concat(*(context.new_tensor("f32", n, 8, *matrices) for n in (3, 1)), 0)
 
     rows = sample("CONCAT f32", (32,), 1e-6), sample("CONCAT f32", (64,), 2e-6)
     cost = plan_of(join).cost(machine(*rows, n_threads=threads))
-    assert cost.seconds == pytest.approx(1e-6 if kept or threads == 2 else 2e-6)
+    n = matrices[0] * matrices[1] if len(matrices) > 1 else matrices[0]
+    assert cost.seconds == pytest.approx(n * 1e-6 / min(threads, matrices[0]))
 
 
 @pytest.mark.parametrize("sizes, kept, expected", [
@@ -108,3 +130,21 @@ def test_a_state_that_no_cache_has_takes_longer(sizes, kept, expected):
     known = sample("ADD f32", (N,), 5e-6), sample("SCALE f32", (N,), 5e-6)
     cost = plan_of(add).cost(machine(*known, *caches))
     assert cost.seconds - 10e-6 == pytest.approx(expected, abs=1e-9)
+
+
+@pytest.mark.parametrize("cached, expected", ((True, 101e-6), (False, 256e-6)))
+def test_only_the_cells_of_a_cache_are_empty(cached, expected):
+    """Keys that the graph itself makes, as for an encoder's output, are all there."""
+
+    def attend(weights, context):
+        k, v = (weights.new_tensor("f16", K, 256, 1) for _ in range(2))
+        q = context.new_tensor("f32", K, 1, 1)
+        q.set_input()
+        if not cached:
+            k = context.dup(k)
+        return context.flash_attn_ext(q, k, v, None, 0.125, 0.0, 0.0)
+
+    row = K * 2
+    known = sample(f"FLASH_ATTN_EXT f16 f16 {K}", (1, row, 256), 256e-6)
+    cost = plan_of(attend).cost(machine(known), n_past=100)
+    assert cost.nodes[-1].seconds == pytest.approx(expected)

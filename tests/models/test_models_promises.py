@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 
+import numpy as np
 import pytest
 from measured import knows_all
 
@@ -31,7 +32,7 @@ def lacks(*ops):
 def test_a_plan_says_how_full_the_cache_was(path, tmp_path):
     """So attention is predicted by the tokens in it, and a what-if and a file keep that."""
     with load(path, devices=("CPU",), n_ctx=512, n_seq_max=2, n_threads=1) as model:
-        plan, several = model.plan(1, 100), model.plan(2, 100, 2)
+        plan, several = model.plan(1, np.int64(100)), model.plan(2, 100, 2)
         what_if = model.what_if(1, 100, op_offload=False)
     assert several.promise.n_past is None  # whose cells are not together
     plan.to_json(tmp_path / "plan.json")
