@@ -187,10 +187,10 @@ class Plan(Planned):
         it in nine of ten cases, what bounds it, and the samples of `machine` that it rests on.
 
         `n_past` is the number of tokens that the cache has before the graph: attention skips cells
-        that are empty. By default it is what the graph of a model was planned with; of any other
-        graph, all cells that it reads count as full. A node of a kind that
-        was not measured has no time (None), and widens the interval of the total. Raises ValueError
-        for a plan without shapes (`from_debug_log`).
+        that are empty. By default it is what a model's plan was made with (`promise.n_past`); in
+        any other plan all cells that the graph reads count as full. A node of a kind that was not
+        measured has no time (None), and widens the interval of the total. Raises ValueError for a
+        plan without shapes (`from_debug_log`).
         """
         from .cost.cost import cost_of
 

@@ -1,10 +1,10 @@
-"""Measures what a split on a server of this machine takes more where threads of the CPU backend
-wait beside it.
+"""Measures what a split on a server of this machine takes besides its work, where the CPU backend
+has several threads.
 
-They spin for a while after each graph, as those of other programs do, on cores that the server's
-threads need: the server is told to compute, and may first wait until the system takes a core from a
-thread that spins. That is more after long turns than after short ones, and seldom, but then it
-takes milliseconds. So turns of several lengths are measured, and their mean times count.
+They spin for a while after each graph, as those of other programs do, on cores that the server
+needs. It may have to wait until the system takes a core from one of them. Such waits are rare, but
+take milliseconds, and they take longer after long turns. So turns of several lengths are measured,
+and their mean times count.
 """
 
 from __future__ import annotations

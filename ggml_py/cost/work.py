@@ -101,8 +101,9 @@ def work_of(
 
 
 def _kept(plan: Planned, t: TensorRecord, sources: _Sources) -> int:
-    """Bytes of the sources (a copy's target is one) that are there before the graph. Of tables only
-    rows are read, which are few, and of states those of the sequences that the result is of."""
+    """Bytes of the sources that are there before the graph; a copy's target is one of them. Tables
+    do not count, as few of their rows are read. A source counts as the result's size at most: of
+    the states of many sequences only some are read."""
     if t.op in _KEPT_IN_ROWS:
         return 0
     return sum(
