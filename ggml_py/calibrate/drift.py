@@ -1,7 +1,9 @@
 """The same products, measured now and then while a device is measured.
 
 What shares the machine (other virtual machines, heat) makes it slower for seconds or minutes, which
-the repetitions of one sample do not show: its memory, its cores, or both.
+the repetitions of one sample do not show: its memory, its cores, or both. A host also moves virtual
+cores to others of its own: where two no longer share a cache, threads take longer to wait for each
+other at the end of every node.
 """
 
 from __future__ import annotations
@@ -10,25 +12,28 @@ import statistics
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from itertools import cycle, islice
 
 import numpy as np
 
-from ..cost.sample import DRIFT, WIDE_DRIFT
+from ..cost.sample import DRIFT, HOT_DRIFT, WIDE_DRIFT
 from ..errors import GgmlError, ServerLostError
 from ..graphs.context import Context
 from .bench import GRAPH_SIZE, Bench
-from .filled import own_memory
+from .filled import own_memory, size_of
 
 _SHAPE = (768, 768)
 _MOST = 128 << 20  # bytes of weights that are kept meanwhile
 _EVERY, _SECONDS = 4.0, 0.03  # seconds between two looks at least, and of one product in it
-_COLUMNS = {DRIFT: 1, WIDE_DRIFT: 512}
+_COLUMNS = {DRIFT: 1, HOT_DRIFT: 1, WIDE_DRIFT: 512}
+_HOT = 5 << 19  # bytes of weights that a cache of any core has
 _WORK = 2e8  # multiplications of a graph at least
 
 
 class Drift:
-    """Looks at products with one column, which wait for memory, or for a cache of 128 MiB, and at
-    one with many columns, which waits for the cores."""
+    """Looks at products with one column, which wait for memory, or for a cache of 128 MiB, at ones
+    of few matrices, whose threads wait for each other, and at one with many columns, which waits
+    for the cores."""
 
     def __init__(self, bench: Bench, stack: ExitStack, cold: int) -> None:
         self._bench, self._next = bench, 0.0
@@ -46,13 +51,17 @@ class Drift:
         if time.monotonic() < self._next and not now:
             return
         for kind, seconds in self.seconds.items():
-            seconds.append(self._product(_COLUMNS[kind]))
+            seconds.append(self._product(kind))
         self._next = time.monotonic() + _EVERY
 
-    def _product(self, n: int) -> float:
-        """The seconds of one with `n` columns."""
-        k, m = _SHAPE
-        weights = self._weights if n == 1 else self._weights[: self._bench.enough(_WORK, k * m * n)]
+    def _product(self, kind: str) -> float:
+        """The seconds of one."""
+        (k, m), n, weights = _SHAPE, _COLUMNS[kind], self._weights
+        if kind == HOT_DRIFT:
+            few = weights[: _HOT // size_of("q8_0", _SHAPE)]
+            weights = list(islice(cycle(few), len(weights)))
+        elif kind == WIDE_DRIFT:
+            weights = weights[: self._bench.enough(_WORK, k * m * n)]
         with Context(16 << 20) as context:
             x = context.new_tensor("f32", k, n)
             graph = context.new_graph(GRAPH_SIZE)

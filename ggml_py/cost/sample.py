@@ -15,9 +15,10 @@ SPLIT = "split"  # what a backend takes for a split besides its nodes
 SYNCHRONIZE = "synchronize"  # what waiting takes where nothing is to be waited for
 COLD_NODE = "cold node"  # what a small node takes more, after others have filled the caches
 # The same products, every few seconds while others were measured: with one column, which wait for
-# memory, and with many, which the cores compute.
-DRIFT, WIDE_DRIFT = "drift", "drift of many columns"
-DRIFTS = (DRIFT, WIDE_DRIFT)
+# memory, with one column of matrices that a cache has, whose threads wait for each other, and with
+# many, which the cores compute.
+DRIFT, HOT_DRIFT, WIDE_DRIFT = "drift", "drift in the cache", "drift of many columns"
+DRIFTS = (DRIFT, HOT_DRIFT, WIDE_DRIFT)
 WORKING_SET = "working set"  # one matrix of many, by the bytes of all of them
 COPY_FROM, COPY_TO = "copy from ", "copy to "  # + the other device: a tensor of so many bytes
 # + behind it: what memory the host's side is, if it is not the backend's usual one.

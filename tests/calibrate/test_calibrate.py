@@ -19,7 +19,7 @@ from ggml_py.calibrate.overheads import measure_split
 from ggml_py.calibrate.products import _product, measure_again, measure_experts, measure_type
 from ggml_py.calibrate.weights import MAPPED, OWN, matrices, places_of
 from ggml_py.cost import Machine
-from ggml_py.cost.sample import SHAPES
+from ggml_py.cost.sample import DRIFTS, SHAPES
 from ggml_py.errors import ServerLostError
 from ggml_py.tensors.tensor import Tensor
 
@@ -191,12 +191,28 @@ def test_a_device_is_looked_at_now_and_then(bench):
     with drift_of(bench, 2 * MiB) as drift:
         drift.look()
         drift.look()  # too soon
-        assert [len(seconds) for seconds in drift.seconds.values()] == [1, 1]
+        assert [len(seconds) for seconds in drift.seconds.values()] == [1, 1, 1]
         drift.look(now=True)
-    waits, computes = bench.samples
-    assert (waits.key, computes.key) == ("drift", "drift of many columns")
+    assert [kept.key for kept in bench.samples] == [*DRIFTS]
     assert all(len(kept.seconds) == 2 and min(kept.seconds) > 0 for kept in bench.samples)
+    waits, _in_the_cache, computes = bench.samples
     assert computes.usual > 10 * waits.usual
+
+
+def test_a_look_in_the_cache_takes_few_matrices_in_turns(bench, monkeypatch):
+    """Threads that wait for each other longer are not hidden by waits for memory."""
+    read = []
+
+    def times(_bench, graph, *_arguments):
+        read.append([(node.src[0].ptr, node.src[0].nbytes) for node in graph.nodes])
+        return [1.0]
+
+    monkeypatch.setattr(Bench, "times", times)
+    with drift_of(bench, 20 * MiB) as drift:
+        drift.look()
+    cold, hot, _wide = (dict(weights) for weights in read)
+    assert len(read[0]) == len(read[1]) == len(cold)
+    assert sum(hot.values()) < 3 * MiB < 19 * MiB < sum(cold.values())
 
 
 def test_blas_is_looked_at_with_the_products_that_it_computes():
@@ -246,7 +262,7 @@ def test_a_look_that_fails_is_passed_over(bench, monkeypatch):
     assert bench.samples == []
 
 
-@pytest.mark.parametrize("kind", ("drift", "drift of many columns"))
+@pytest.mark.parametrize("kind", DRIFTS)
 def test_a_machine_whose_speed_changes_is_said(monkeypatch, kind):
     def nothing():
         yield

@@ -8,6 +8,7 @@ import ggml_py as ggml
 from ggml_py.cost.analysis import analysis_of
 from ggml_py.cost.cost import _DEVIATIONS, BETWEEN_RUNS
 from ggml_py.cost.estimate import Estimator
+from ggml_py.cost.sample import DRIFTS
 from ggml_py.cost.work import NodeWork
 
 N, K, M = 4, 64, 32
@@ -76,7 +77,7 @@ def test_errors_of_one_kind_add_up_and_those_of_several_do_not(plan):
     assert cost.interval[1] == pytest.approx(cost.seconds + _DEVIATIONS * deviation)
 
 
-@pytest.mark.parametrize("kind", ("drift", "drift of many columns"))
+@pytest.mark.parametrize("kind", DRIFTS)
 def test_the_interval_is_wider_if_the_machines_speed_changed(plan, kind):
     steady, changing = sample(kind, (), 1.0, 1.0, 1.0), sample(kind, (), 0.8, 1.0, 1.2, 9.0)
     widths = []
