@@ -239,6 +239,13 @@ _CPU_REPACK = (
         20 * " " + "MMID_MATRIX_ROW(i02, matrix_row_counts[i02]) =",
         20 * " " + "GGML_ASSERT(matrix_row_counts[i02] < ne12);\n",
     ),
+    # A tensor that cannot be laid out anew has no traits: upstream would call through NULL.
+    Edit(
+        "repacked tensor written",
+        "    auto OK            = tensor_traits->repack(tensor, data, size);\n",
+        "    GGML_ASSERT(tensor_traits != nullptr &&\n"
+        '        "this buffer has no layout for tensors of this type and shape");\n',
+    ),
 )
 
 # `new` aligns to 16 bytes. 64-byte vectors that cross cache lines slow prompts down by 3 to 25 %.

@@ -12,7 +12,7 @@ from ..errors import GgmlError
 from ..graphs.context import Context
 from ..tensors.convert import row_size
 from ..tensors.tensor import Tensor
-from .bench import GRAPH_SIZE, Bench, Steps
+from .bench import GRAPH_SIZE, LEAST, Bench, Steps
 from .filled import Filled, own_memory, size_of
 
 CELLS = (256, 512, 1024, 4096)
@@ -28,18 +28,24 @@ _CACHES = 4  # at least; of many tokens one, whose time is not that of reading i
 
 def measure_attention(bench: Bench, type_: str, d: int, cold: int, cache: int) -> Steps:
     """One type of cache, one size of heads. `cold` bytes of caches are more than the processor's
-    caches hold, `cache` bytes less."""
+    caches hold, `cache` bytes less.
+
+    It is measured in several places of memory, which is also at several times: one token waits for
+    memory, and many tokens with many cells for a cache that others use. For half a second all
+    computes of those can take a fifth longer.
+    """
     largest = size_of(type_, (d * HEADS[-1][0], CELLS[-1] + _MORE))
     with ExitStack() as stack:
         areas = _areas(bench, stack, type_, max(cold, 2 * _CACHES * largest))
         for i, area in enumerate(areas):
             for heads, tokens in ((h, n) for h, all_tokens in HEADS for n in all_tokens):
-                # One token waits for memory, so it is measured in several places of it, which is
-                # also at several times; many tokens compute.
-                for cells in CELLS[(tokens > 1) :] if tokens == 1 or not i else ():
+                for cells in _measured(heads, tokens, i):
                     seen = max(cells, tokens)
-                    seconds = _SECONDS / len(areas) if tokens == 1 else _SECONDS
-                    sample = _attention(bench, area, type_, d, heads, seen, tokens, cold, seconds)
+                    places = len(areas) if cells in _measured(heads, tokens, 1) else 1
+                    sample = _attention(
+                        bench, area, type_, d, heads, seen, tokens, cold, _SECONDS / places,
+                        least=LEAST if tokens == 1 else LEAST // places,
+                    )  # fmt: skip
                     if sample is None:
                         return
                     if tokens == 1 and not i:
@@ -47,6 +53,14 @@ def measure_attention(bench: Bench, type_: str, d: int, cold: int, cache: int) -
                     yield
                     if sample.usual * heads > _LONG:
                         break  # time is a line by then
+
+
+def _measured(heads: int, tokens: int, place: int) -> tuple[int, ...]:
+    """The numbers of cells that are measured in a place of memory. Of many tokens only the longest
+    time changes, and it is long: so with few heads."""
+    if tokens == 1:
+        return CELLS
+    return CELLS[1:] if place == 0 else CELLS[-1:] if heads == HEADS[0][0] else ()
 
 
 def _areas(bench: Bench, stack: ExitStack, type_: str, total: int) -> list[Filled]:
@@ -72,6 +86,7 @@ def _attention(
     total: int,
     seconds: float,
     suffix: str = "",
+    least: int = LEAST,
 ) -> Sample | None:
     # Models have some cells more than attention reads: caches of a power of two of cells would lie
     # in the same places of the processor's caches, all of them.
@@ -108,7 +123,7 @@ def _attention(
         hidden = np.where(later, -np.inf, 0.0).astype(np.float16)
         queries = np.random.default_rng(d).standard_normal((tokens, heads, d), np.float32)
         inputs = {given: queries, mask: hidden}
-        sample = bench.sample(graph, inputs, len(keys) * again, seconds, suffix)
+        sample = bench.sample(graph, inputs, len(keys) * again, seconds, suffix, least)
         bench.scheduler.reset()
         return sample
 

@@ -168,6 +168,18 @@ def test_a_tensor_that_was_laid_out_anew_cannot_be_read(path):
             tensors[0].get()
 
 
+@pytest.mark.parametrize("type_, ne", (("q5_0", (64, 8)), ("f32", (64, 8)), ("q4_0", (64, 3))))
+def test_a_tensor_that_its_memory_has_no_layout_for_cannot_be_written(type_, ne):
+    """Upstream calls a function of the layout, which is NULL."""
+    for buft in ggml.device("CPU").extra_buffer_types:
+        with ggml.Context() as ctx:
+            tensor = ctx.new_tensor(type_, *ne)
+            ctx.alloc(buft, usage="weights")
+            if "REPACK" in buft.name:
+                with pytest.raises(ggml.AbortError, match="no layout for tensors of this type"):
+                    tensor.set(np.zeros(ne[::-1], np.float32))
+
+
 def test_a_callers_own_mapping(tmp_path):
     (tmp_path / "a.bin").write_bytes(bytes(8 * PAGE))
     array = np.memmap(tmp_path / "a.bin", np.float32, "c")

@@ -11,7 +11,7 @@ import rpc_net
 import ggml_py as ggml
 from ggml_py.boundary.ffi import BUILD
 from ggml_py.calibrate import attention, calibrate, overheads
-from ggml_py.calibrate.bench import MOST_MATRICES, Bench, _Chunk, work_as_upstream
+from ggml_py.calibrate.bench import LEAST, MOST_MATRICES, Bench, _Chunk, work_as_upstream
 from ggml_py.calibrate.describe import Busy, _is_here, largest_cache, processor, shares_cache
 from ggml_py.calibrate.drift import Drift, drift_of, look_at
 from ggml_py.calibrate.elementwise import OPS, measure_op
@@ -403,18 +403,23 @@ def test_columns_that_are_measured_again_are_in_the_same_samples(bench):
 
 
 @pytest.mark.parametrize("free, places", ((1 << 40, 3), (0, 1)))
-def test_attention_of_one_token_is_measured_in_several_places(bench, monkeypatch, free, places):
-    """Each has some repetitions in one sample; little memory has one place."""
+def test_attention_is_measured_in_several_places(bench, monkeypatch, free, places):
+    """Each has some repetitions in one sample; little memory has one place. Of many tokens it is
+    the most cells only: others took as long in each."""
     monkeypatch.setattr(attention, "HEADS", ((4, (1, 8)),))
-    monkeypatch.setattr(attention, "CELLS", (256, 512))
+    monkeypatch.setattr(attention, "CELLS", (128, 256, 512))
     monkeypatch.setattr(type(bench.device), "memory", property(lambda _self: (free, free)))
     calls = []
     real = bench.sample
-    monkeypatch.setattr(bench, "sample", lambda *a: (calls.append(a[-1]), real(*a))[1])
+    monkeypatch.setattr(bench, "sample", lambda *a: (calls.append(a[-2:]), real(*a))[1])
     for _ in attention.measure_attention(bench, "f16", 64, 4 * MiB, MiB):
         pass
-    # In each place two numbers of cells; in the first also the same in a cache, and eight tokens.
-    assert calls.count("") == 2 * places + 1 and calls.count(" hot") == 2
+    # One token with three numbers of cells in each place, in the first also in a cache; eight tokens
+    # with 256 in the first, and with 512 in each.
+    assert [suffix for suffix, _least in calls].count(" hot") == 3
+    least = [least for suffix, least in calls if not suffix]
+    assert least.count(LEAST) == 3 * places + 1 + (places == 1)
+    assert least.count(LEAST // 3) == (3 if places == 3 else 0)
 
 
 @pytest.mark.parametrize("host, expected", [
