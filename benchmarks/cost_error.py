@@ -340,7 +340,9 @@ def predict(case: Case, path: Path, machine: Machine) -> dict[str, Any]:
     """The predicted row."""
     if case.test.startswith("pp"):
         with planning(case, path, case.depth + N_PROMPT) as model:
-            row = prompt_row(model.plan, machine, N_PROMPT, case.depth, model.n_ubatch)
+            row = prompt_row(
+                model.plan, machine, N_PROMPT, case.depth, model.n_batch, model.n_ubatch
+            )  # fmt: skip
     else:
         with planning(case, path, case.depth + N_GEN) as model:
             row = gen_row(model.plan, machine, N_GEN, case.depth)

@@ -8,8 +8,10 @@ import platform
 import re
 import socket
 from pathlib import Path
+from typing import Any
 
-from ..backends.device import Device, device
+from ..backends.device import Device, device, devices
+from ..boundary.ffi import BUILD
 from ..builds.processor import name as processor_name
 from ..cost.machine import SIMULATED
 
@@ -20,6 +22,20 @@ _STAT = Path("/proc/stat")
 def processor() -> str:
     """The processor's name; that of the architecture if the system does not tell."""
     return processor_name() or platform.processor() or platform.machine()
+
+
+def here() -> dict[str, Any]:
+    """What `Machine.stale` compares a file with: this library, processor and its GPUs. A simulated
+    device may stand for the one that was measured."""
+    gpus = {
+        d.name: d.description for d in devices()
+        if d.type.name in ("GPU", "IGPU") and not d.registry.startswith("RPC")
+        and not d.description.startswith(SIMULATED)
+    }  # fmt: skip
+    return {
+        "ggml": BUILD["ggml_version"], "build": BUILD["key"], "processor": processor(),
+        "cards": gpus,
+    }  # fmt: skip
 
 
 def cores() -> int:

@@ -100,8 +100,8 @@ def command(
         raise click.ClickException(_nothing_known(model, machine_path, machine, rows))
     stale = _stale(machine, options["n_threads"])
     doubts = machine.doubts_about(_computing(rows))
-    line = None  # a simulated device is not there, so nothing can measure it
-    if not any(name.startswith("sim:") for name in device_names(options["devices"])):
+    line = None
+    if not _refusal(model, options):
         line = bench_line(model, n_prompt, n_gen, depths, options, n_layer)
     if as_json:
         echo_json({
@@ -154,19 +154,27 @@ def _rows(
         with load_model(model, program="bench", header_only=True, **given) as loaded:
             n_layer = loaded.hparams.n_layer if isinstance(loaded, Model) else loaded.n_layer
             if prompt:
-                found.append(prompt_row(loaded.plan, machine, n, depth, loaded.n_ubatch))
+                found.append(prompt_row(
+                    loaded.plan, machine, n, depth, loaded.n_batch, loaded.n_ubatch
+                ))  # fmt: skip
             else:
                 found.append(gen_row(loaded.plan, machine, n, depth))
     return found, n_layer
 
 
 def _stale(machine: Machine, n_threads: int) -> tuple[str, ...]:
-    from ..boundary.ffi import BUILD
-    from ..calibrate.describe import processor
+    from ..calibrate.describe import here
 
-    return machine.stale(
-        ggml=BUILD["ggml_version"], build=BUILD["key"], processor=processor(), n_threads=n_threads
-    )
+    return machine.stale(**here(), n_threads=n_threads)
+
+
+def _refusal(model: str, options: dict[str, Any]) -> str:
+    """Why llama-bench cannot measure this; "" if it can."""
+    from ..place.flags import Flags
+    from ..place.measure import refusal
+
+    given = Flags.of({k: options[k] for k in ("type_k", "type_v", "swa_full") if k in options})
+    return refusal((), device_names(options["devices"]), model, given)
 
 
 def bench_line(
@@ -202,13 +210,9 @@ def _show_rows(
         between = f"{low:.2f} and {high:.2f}"
         rate = f"{'≤ ' if row.n_unknown else ''}{row.tokens_per_second:.2f}"
         click.echo(f"{row.test:>16} {rate:>10} {between:>22}  {row.bound}")
-    unknown = {node.work.key for row in rows for _n, _past, cost in row.graphs
-               for node in cost.unknown if node.work}  # fmt: skip
-    unknown |= {f"copies from {copy.source} to {copy.to}" for row in rows
-                for _n, _past, cost in row.graphs for copy in cost.missing_copies}  # fmt: skip
-    if unknown:
-        click.echo(f"not measured, so it is slower than that: {', '.join(sorted(unknown))}")
-    assumed = {one: None for row in rows for _n, _past, cost in row.graphs for one in cost.assumed}
+    if unknown := dict.fromkeys(kind for row in rows for kind in row.not_measured):
+        click.echo(f"not measured, so it is slower than that: {', '.join(unknown)}")
+    assumed = dict.fromkeys(one for row in rows for one in row.assumed)
     for sentence in (*assumed, *said):
         click.echo(sentence)
     if line is not None:

@@ -153,19 +153,27 @@ def _measured(
 ) -> Placed:
     from pathlib import Path
 
-    from ..place.measure import measure
+    from ..place.measure import measure, refusal
 
-    ways = found.candidates(_MEASURED)
+    ways = [
+        way for way in found.candidates(_MEASURED)
+        if not refusal(work, devices, found.model, way.flags)
+    ]  # fmt: skip
     if len(ways) <= 1 or ways[0] is not found.given:
         why = (
             found.given.why_not if ways and ways[0] is not found.given else "no other way is known"
         )
         click.echo(f"nothing was measured: {why}", err=True)
         return found
+    failed: list[str] = []
     with bar("measuring with llama-bench", not quiet, at_once=True) as show:
-        return found.decided(
-            measure(Path(program), found.model, ways, work, devices, found.n_layer, rounds, show)
-        )
+        measured = measure(
+            Path(program), found.model, ways, work, devices, found.n_layer, rounds, show,
+            lambda way, why: failed.append(f"not measured: {way.flags}: {why}"),
+        )  # fmt: skip
+    for text in failed:
+        click.echo(text, err=True)
+    return found.decided(measured)
 
 
 def _show(found: Placed) -> None:
@@ -213,10 +221,11 @@ def _rates(way: Way, phase: str) -> str:
 
 
 def _assumed(found: Placed) -> list[str]:
-    rows = [row for part in found.chosen.parts for row in (part.prompt, part.gen) if row]
-    return list(
-        {said: None for row in rows for _n, _p, cost in row.graphs for said in cost.assumed}
-    )
+    """What the times of the chosen way, and of those it is compared with, take for granted."""
+    ways = (found.chosen, found.given, found.fit, found.runner_up)
+    parts = (part for way in ways if way is not None for part in way.parts)
+    rows = (row for part in parts for row in (part.prompt, part.gen) if row)
+    return list(dict.fromkeys(said for row in rows for said in row.assumed))
 
 
 def _data(found: Placed) -> dict[str, Any]:

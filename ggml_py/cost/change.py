@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from ..trace.names import counted
 from ..trace.planned import Planned
-from .cost import Cost, cost_of
+from .cost import Cost, cost_of, limits
 from .machine import Machine
 
 
@@ -28,7 +28,12 @@ class PredictedTime(NamedTuple):
 
     def to_dict(self) -> dict[str, Any]:
         """As data that `json` can write."""
-        return {**self._asdict(), "ratio": self.ratio}
+        intervals = (self.before_interval, self.after_interval)
+        before, after = map(limits, intervals)
+        return {
+            **self._asdict(), "before_interval": before, "after_interval": after,
+            "ratio": self.ratio,
+        }  # fmt: skip
 
     def __str__(self) -> str:
         if any(self.unknown):

@@ -14,10 +14,11 @@ from typing import Any
 from ..trace.planned import Planned
 from ..trace.record import NODE
 from ..trace.split import SplitInput
+from .assumed import assumed
 from .coldness import coldnesses
 from .datasheets import SheetEstimator
 from .estimate import OVERHEAD, Estimator
-from .machine import Machine, MeasuredDevice
+from .machine import Machine, MeasuredDevice, is_server
 from .sample import COPY_FROM, COPY_TO, DRIFT, MAPPED, PINNED, SPLIT
 from .work import ATTENTION, NodeWork, fused_heads, work_of
 
@@ -147,7 +148,7 @@ class Cost:
         """As JSON data."""
         return {
             "seconds": self.seconds,
-            "interval": list(self.interval),
+            "interval": limits(self.interval),
             "bound": self.bound,
             "unknown_nodes": [node.id for node in self.unknown],
             "unknown_copies": [[c.tensor, c.split] for c in self.missing_copies],
@@ -294,29 +295,19 @@ class _Adder:
         )  # fmt: skip
 
     def _assumed(self, nodes: Iterable[NodeCost]) -> tuple[str, ...]:
-        cards = {e.device.name: e.card for e in self.estimators if isinstance(e, SheetEstimator)}
-        gpus = tuple(
-            f"{self.names[b]}: predictions for GPUs were compared on one machine only, where "
-            "prompts took up to 2.4 times as long"
-            for b in self._gpus()
-        )
         full = any(
             self.n_past is None and node.seconds is not None
             and node.work is not None and node.work.key.startswith(ATTENTION)
             for node in nodes
         )  # fmt: skip
-        cells = "attention is predicted as if all cells that the graph reads had tokens"
-        sheets = tuple(
-            f"{name} was not measured: its times are from the data sheet of the {card}"
-            for name, card in cards.items()
-        )
-        return (*gpus, *sheets, *[cells] * full)
+        gpus = [self.names[b] for b in self._gpus()]
+        return tuple(assumed(self.plan, self.machine, self.estimators, gpus, full))
 
     def _gpus(self) -> list[int]:
         """The backends of real GPUs that were measured."""
         return [
             b for b, e in enumerate(self.estimators)
-            if isinstance(e, Estimator) and e.heads_at_once
+            if isinstance(e, Estimator) and (e.heads_at_once or _is_gpu(e.device))
             and any(record.backend == b for record in self.plan.split_records)
         ]  # fmt: skip
 
@@ -356,7 +347,7 @@ class _Adder:
         """What an unknown node may take: a multiple of the time for its bytes and operations."""
         known = self.estimators[b] or self.estimators[-1]
         if known is None:
-            return 0.0
+            return math.inf  # nothing says how slow it may be
         bandwidth, speed = known.slow
         by_bytes = work.bytes / bandwidth if bandwidth else 0.0
         by_flops = work.flops / speed if speed else 0.0
@@ -423,6 +414,11 @@ class _Adder:
         return max(low, 0.0), high + self.unknown
 
 
+def limits(interval: Interval) -> list[float | None]:
+    """For JSON: None for an end that nothing limits."""
+    return [end if math.isfinite(end) else None for end in interval]
+
+
 def estimator_of(machine: Machine, backend: str, device: str) -> Estimator | SheetEstimator | None:
     """The device's, kept with the machine: from what was measured, otherwise from the data sheet of
     the card that it stands for."""
@@ -451,9 +447,14 @@ def _measured(machine: Machine, name: str, backend: str) -> MeasuredDevice | Non
     """The device of that name. Servers are numbered by each process, so a server is found by its
     address, which its backend's name has: "RPC0[HOST:PORT]"."""
     if backend.startswith("RPC") and "[" in backend:
-        servers = (d for d in machine.devices if backend.endswith(f"[{d.description}]"))
-        return next(servers, None)
+        return next((d for d in machine.devices if is_server(backend, d)), None)
     return machine.device(name)
+
+
+def _is_gpu(device: MeasuredDevice) -> bool:
+    """Whether it is a real GPU of this machine: ggml calls a server on any device one."""
+    is_gpu = device.type in ("GPU", "IGPU") and not device.name.startswith("RPC")
+    return is_gpu and not device.is_simulated
 
 
 def _threads_of(plan: Planned) -> int | None:

@@ -96,8 +96,13 @@ class Machine:
 
     def doubts_about(self, devices: Iterable[str]) -> tuple[str, ...]:
         """The doubts without those of other devices than these, each of which begins with its
-        device's name."""
-        others = {device.name for device in self.devices}.difference(devices)
+        device's name. A server is known by its address, which its backend's name has
+        ("RPC0[HOST:PORT]"): each process numbers servers anew."""
+        names = {*devices}
+        others = {
+            device.name for device in self.devices
+            if device.name not in names and not any(is_server(name, device) for name in names)
+        }  # fmt: skip
         return tuple(doubt for doubt in self.doubts if doubt.partition(": ")[0] not in others)
 
     def stale(
@@ -107,10 +112,11 @@ class Machine:
         build: str | None = None,
         processor: str | None = None,
         n_threads: int | None = None,
+        cards: Mapping[str, str] | None = None,
     ) -> tuple[str, ...]:
         """Sentences that say in what this file differs from what it is used for: another release
-        or build of ggml, another processor, another number of threads. What is None is not
-        compared."""
+        or build of ggml, another processor, another number of threads, another card (`cards`: the
+        descriptions of GPUs by their names). What is None is not compared."""
         was, found = self.described, []
         if ggml is not None and ggml != was.ggml:
             found.append(f"it was measured with ggml {was.ggml}, and this is {ggml}")
@@ -120,6 +126,10 @@ class Machine:
             found.append(f"it was measured on {was.processor}, and this is {processor}")
         if n_threads is not None and n_threads != was.n_threads:
             found.append(f"it was measured with {_threads(was.n_threads)}, and {n_threads} compute")
+        for device in self.devices:
+            card = (cards or {}).get(device.name, device.description)
+            if card != device.description and not device.is_simulated:
+                found.append(f"{device.name} was {device.description}, and is {card} here")
         return tuple(found)
 
     # --- files
@@ -151,7 +161,7 @@ class Machine:
         content = read_file(path, _MOST)
         try:
             data = json.loads(content)
-        except ValueError:
+        except (ValueError, RecursionError):
             data = None
         if not isinstance(data, dict) or data.get("kind") != KIND:
             raise ValueError(
@@ -165,10 +175,15 @@ class Machine:
             )
         try:
             return _read(data)
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise ValueError(
                 f"{path} is damaged ({error}): run `ggml-py calibrate` again"
             ) from None
+
+
+def is_server(backend: str, device: MeasuredDevice) -> bool:
+    """Whether a backend of that name, "RPC0[HOST:PORT]", is the server that was measured."""
+    return backend.startswith("RPC") and backend.endswith(f"[{device.description}]")
 
 
 def _device_text(device: Mapping[str, Any]) -> str:
@@ -228,11 +243,10 @@ def _sample(data: Mapping[str, Any]) -> Sample:
     seconds = _numbers(data["seconds"])
     if not seconds:
         raise ValueError(f"sample {data['key']!r} has no seconds")
-    if int(data["bytes"]) and not min(seconds):
+    n_bytes, flops = _numbers((data["bytes"], data["flops"]))
+    if n_bytes and not min(seconds):
         raise ValueError(f"sample {data['key']!r} took no time")
-    return Sample(
-        str(data["key"]), _numbers(data["at"]), seconds, int(data["bytes"]), int(data["flops"])
-    )
+    return Sample(str(data["key"]), _numbers(data["at"]), seconds, int(n_bytes), int(flops))
 
 
 def _numbers(given: Sequence[Any]) -> tuple[float, ...]:

@@ -1,8 +1,8 @@
 """Tokens per second of llama-bench's rows, added up from the plans that its evaluations have.
 
-A prompt is evaluated in graphs of n_ubatch tokens at growing depths, and generation one token at a
-time. Between the depths that are planned, time is a straight line: attention grows with each cell,
-and nothing else changes.
+A prompt is evaluated in batches of n_batch tokens, each in graphs of n_ubatch tokens, at growing
+depths, and generation one token at a time. Between the depths that are planned, time is a straight
+line: attention grows with each cell, and nothing else changes.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from ..trace.planned import Planned
-from .cost import Cost, Interval, cost_of
+from .cost import Cost, Interval, cost_of, limits
 from .machine import Machine
 
 _GRAPHS = 5  # that are planned at most for a row, if the caller does not say
@@ -32,6 +32,7 @@ class BenchRow:
     graphs: tuple[tuple[int, int, Cost], ...]
     # As in `Cost.errors`, of all evaluations together.
     errors: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    unknown_seconds: float = 0.0  # as in `Cost`
 
     @property
     def test(self) -> str:
@@ -57,6 +58,21 @@ class BenchRow:
         return max(len(c.unknown) + len(c.missing_copies) for _n, _past, c in self.graphs)
 
     @property
+    def not_measured(self) -> tuple[str, ...]:
+        """The kinds of work and the copies that nothing was measured of."""
+        costs = [cost for _n, _past, cost in self.graphs]
+        nodes = {n.work.key for cost in costs for n in cost.unknown if n.work}
+        copies = {
+            f"copies from {c.source} to {c.to}" for cost in costs for c in cost.missing_copies
+        }
+        return *sorted(nodes), *sorted(copies)
+
+    @property
+    def assumed(self) -> tuple[str, ...]:
+        """What the prediction takes for granted, in sentences."""
+        return tuple(dict.fromkeys(s for _n, _past, cost in self.graphs for s in cost.assumed))
+
+    @property
     def bound(self) -> str:
         """What most of the time is bound by; "unknown" if what was not measured may take more."""
         cost = self.graphs[-1][2]
@@ -73,8 +89,9 @@ class BenchRow:
             "seconds": self.seconds, "bound": self.bound,
             "unknown_nodes": max(len(cost.unknown) for _n, _past, cost in self.graphs),
             "unknown_copies": max(len(cost.missing_copies) for _n, _past, cost in self.graphs),
+            "not_measured": list(self.not_measured), "assumed": list(self.assumed),
             "graphs": [{"n_tokens": n, "n_past": past, "seconds": cost.seconds,
-                        "interval": list(cost.interval)} for n, past, cost in self.graphs],
+                        "interval": limits(cost.interval)} for n, past, cost in self.graphs],
         }  # fmt: skip
 
 
@@ -83,16 +100,18 @@ def prompt_row(
     machine: Machine,
     n_prompt: int,
     n_depth: int,
+    n_batch: int,
     n_ubatch: int,
     graphs: int = _GRAPHS,
 ) -> BenchRow:
     """The row of a prompt. `plan(n_tokens, n_past)` plans a graph; it is called `graphs` times at
     most for graphs of one size."""
-    whole, rest = divmod(n_prompt, n_ubatch)
-    first = [n_depth + i * n_ubatch for i in range(whole)]
-    parts = [_between(plan, machine, n_ubatch, first, graphs)] if whole else []
-    if rest:
-        parts.append(_between(plan, machine, rest, [n_depth + whole * n_ubatch], graphs))
+    sizes: dict[int, list[int]] = {}  # of graphs, with their depths
+    for batch in range(0, n_prompt, n_batch):
+        end = min(batch + n_batch, n_prompt)
+        for start in range(batch, end, n_ubatch):
+            sizes.setdefault(min(n_ubatch, end - start), []).append(n_depth + start)
+    parts = [_between(plan, machine, n, depths, graphs) for n, depths in sizes.items()]
     return _row(parts, n_prompt, 0, n_depth)
 
 
@@ -111,6 +130,7 @@ class _Part(NamedTuple):
     interval: Interval
     graphs: tuple[tuple[int, int, Cost], ...]
     errors: dict[tuple[str, str], float]
+    unknown_seconds: float
 
 
 def _row(parts: Sequence[_Part], n_prompt: int, n_gen: int, n_depth: int) -> BenchRow:
@@ -118,7 +138,8 @@ def _row(parts: Sequence[_Part], n_prompt: int, n_gen: int, n_depth: int) -> Ben
     interval = sum(part.interval[0] for part in parts), sum(part.interval[1] for part in parts)
     graphs = tuple(graph for part in parts for graph in part.graphs)
     errors = added((part.errors, 1.0) for part in parts)
-    return BenchRow(n_prompt, n_gen, n_depth, seconds, interval, graphs, errors)
+    unknown = sum(part.unknown_seconds for part in parts)
+    return BenchRow(n_prompt, n_gen, n_depth, seconds, interval, graphs, errors, unknown)
 
 
 def added(
@@ -146,7 +167,8 @@ def _between(
         if chosen[right] == i:
             weights[right] += 1.0
             continue
-        share = (i - chosen[right - 1]) / (chosen[right] - chosen[right - 1])
+        low, high = depths[chosen[right - 1]], depths[chosen[right]]
+        share = (depths[i] - low) / (high - low)
         weights[right - 1] += 1 - share
         weights[right] += share
     for i, (weight, cost) in enumerate(zip(weights, costs, strict=True)):
@@ -159,4 +181,5 @@ def _between(
             sums[j] += times * seconds
     graphs = tuple((n_tokens, depths[i], c) for i, c in zip(chosen, costs, strict=True))
     errors = added((cost.errors, weight) for weight, cost in zip(weights, costs, strict=True))
-    return _Part(sums[0], (sums[1], sums[2]), graphs, errors)
+    unknown = sum(w * cost.unknown_seconds for w, cost in zip(weights, costs, strict=True))
+    return _Part(sums[0], (sums[1], sums[2]), graphs, errors, unknown)

@@ -7,7 +7,7 @@ import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from .. import llama
@@ -39,6 +39,12 @@ class WorkloadTime:
         prompt = self.prompt.seconds * self.workload.n_parallel if self.prompt else 0.0
         return prompt + (self.gen.seconds if self.gen else 0.0)
 
+    @property
+    def late_seconds(self) -> float:
+        """What it may take more, for a reason that is not known."""
+        prompt = self.prompt.unknown_seconds * self.workload.n_parallel if self.prompt else 0.0
+        return prompt + (self.gen.unknown_seconds if self.gen else 0.0)
+
     def tokens_per_second(self) -> dict[str, tuple[float, float, float]]:
         """Of "prompt" and "gen": tokens of all sequences in a second, low and high."""
         found = {}
@@ -59,6 +65,8 @@ class Way:
     memory: tuple[MemoryRow, ...]
     lacks: Mapping[str, int]  # bytes by device, that it has too little of
     refused: str = ""  # why llama.cpp does not run the model like this
+    # Bytes by device that it leaves less than the reserve: only of the flags given, which run.
+    below_reserve: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def seconds(self) -> float:
@@ -67,6 +75,12 @@ class Way:
             return math.inf
         weights = sum(part.workload.weight for part in self.parts)
         return sum(part.workload.weight * part.seconds for part in self.parts) / weights
+
+    @property
+    def late_seconds(self) -> float:
+        """What a request may take more, for a reason that is not known, weighted as `seconds`."""
+        weights = sum(part.workload.weight for part in self.parts)
+        return sum(p.workload.weight * p.late_seconds for p in self.parts) / weights
 
     @property
     def errors(self) -> dict[tuple[str, str], float]:
@@ -113,6 +127,11 @@ class Way:
         return used(self.memory)
 
 
+def more_late(way: Way, than: Way) -> float:
+    """Seconds that a way may lose against another for reasons that are not known."""
+    return max(way.late_seconds - than.late_seconds, 0.0)
+
+
 def doubt(a: Way, b: Way) -> float:
     """The standard deviation, in seconds, of the difference between two predictions: what is wrong
     with the time of a kind of work is wrong in both."""
@@ -140,7 +159,9 @@ class Evaluator:
         self.n_ctx = n_ctx
         self.n_parallel = max(w.n_parallel for w in workloads)
         self.n_plans = 0
-        self.free: dict[str, int] = {}
+        self.free: dict[str, int] = {}  # by device, without the reserve
+        self.given: Flags | None = None  # they may use the reserve: that is what the user has
+        self._all_free: dict[str, int] = {}
         self._known: dict[Flags, Way] = {}
 
     @contextmanager
@@ -161,9 +182,9 @@ class Evaluator:
 
     @property
     def most_plans(self) -> int:
-        """Graphs that are planned for one way at most: for a prompt those of n_ubatch tokens and a
-        rest, and for generated tokens."""
-        return (2 * GRAPHS + 1) * len(self.workloads)
+        """Graphs that are planned for one way at most: for a prompt those of n_ubatch tokens, the
+        rest of a batch and that of the last one, and for generated tokens."""
+        return (3 * GRAPHS + 1) * len(self.workloads)
 
     def way(self, flags: Flags) -> Way:
         """What is found out about one way."""
@@ -179,20 +200,21 @@ class Evaluator:
             with self.opened(flags) as model:
                 self._look_at_devices(model)
                 memory = model.memory
-                lacks = lacking(memory, self.free)
+                lacks, below = lacking(memory, self.free), {}
+                if lacks and flags == self.given:
+                    below, lacks = lacks, lacking(memory, self._all_free)
                 if lacks:  # its time does not matter
                     return Way(flags, (), memory, lacks)
                 parts = [self._part(model, machine, work) for work in self.workloads]
-                return Way(flags, tuple(parts), memory, {})
+                return Way(flags, tuple(parts), memory, {}, below_reserve=below)
         except (AbortError, AllocError, ModelError, UnknownDeviceError) as error:
             return Way(flags, (), (), {}, str(error))
 
     def _look_at_devices(self, model: LlamaModel) -> None:
         if not self.free:
             known = {device.name: device.memory for device in model.devices}
-            self.free = {
-                name: max(free - self.reserve, 0) for name, (free, total) in known.items() if total
-            }
+            self._all_free = {name: free for name, (free, total) in known.items() if total}
+            self.free = {name: max(n - self.reserve, 0) for name, n in self._all_free.items()}
 
     def _part(self, model: LlamaModel, machine: Machine, work: Workload) -> WorkloadTime:
         def plan(n_tokens: int, n_past: int) -> Plan:
@@ -206,7 +228,7 @@ class Evaluator:
         prompt = gen = None
         if work.n_prompt:
             prompt = prompt_row(
-                plan, machine, work.n_prompt, work.n_depth, model.n_ubatch, GRAPHS
+                plan, machine, work.n_prompt, work.n_depth, model.n_batch, model.n_ubatch, GRAPHS
             )  # fmt: skip
         if work.n_gen:
             depth = work.n_depth + work.n_prompt

@@ -98,28 +98,41 @@ def measure(
     n_layer: int,
     rounds: int = ROUNDS,
     progress: Callable[[float], object] = lambda _share: None,
+    dropped: Callable[[Way, str], object] = lambda _way, _why: None,
 ) -> list[Measured]:
     """Runs llama-bench for each way in each round. Generation is measured at the depth of the
-    prompt's end. Raises ChildProcessError, with what it said, if llama-bench fails."""
+    prompt's end. A way with which llama-bench fails is dropped, and the others go on; of the first
+    one, which the others are compared with, ChildProcessError says so, with what it said."""
+    failed: set[int] = set()
     taken: list[list[float]] = [[] for _ in ways]
     rates: list[dict[str, list[float]]] = [{} for _ in ways]
     weights = sum(work.weight for work in workloads)
     for round_ in range(rounds):
         for i, way in enumerate(ways):
+            if i in failed:
+                continue
             progress((round_ * len(ways) + i) / (rounds * len(ways)))
             seconds = 0.0
-            for work in workloads:
-                for one in tests_of(work):
-                    line = bench_line(program, model, way, one, devices, n_layer)
-                    name, rate, took = _run([*line, "-r", "1", "-o", "jsonl"])
-                    seconds += work.weight / weights * took
-                    rates[i].setdefault(name, []).append(rate)
+            try:
+                for work in workloads:
+                    for one in tests_of(work):
+                        line = bench_line(program, model, way, one, devices, n_layer)
+                        name, rate, took = _run([*line, "-r", "1", "-o", "jsonl"])
+                        seconds += work.weight / weights * took
+                        rates[i].setdefault(name, []).append(rate)
+            except ChildProcessError as error:
+                if not i:
+                    raise
+                failed.add(i)
+                dropped(way, str(error))
+                continue
             taken[i].append(seconds)
     return [
         Measured(
             way, tuple(seconds), {name: statistics.median(found) for name, found in rate.items()},
         )
-        for way, seconds, rate in zip(ways, taken, rates, strict=True)
+        for i, (way, seconds, rate) in enumerate(zip(ways, taken, rates, strict=True))
+        if i not in failed
     ]  # fmt: skip
 
 

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..boundary.ffi import BUILD
-from ..calibrate.describe import processor
+from ..backends.device import Device
+from ..calibrate.describe import here
 from ..cost.machine import Machine
 from ..errors import AllocError, ModelError
 from ..llama import Fit, LlamaModel
@@ -156,7 +156,7 @@ def place(
         )
     with evaluator.opened(mine) as opened:  # raises for what the user gave
         choices = _choices(opened, measured, cache_types)
-        names = {"CPU", *(device.name for device in opened.devices)}
+        names = {"CPU", *map(_backend_name, opened.devices)}
         if n_ctx == 0:
             evaluator.n_ctx = max(_trained(opened), needed)
         mine = mine.but(overrides=tuple(
@@ -172,6 +172,7 @@ def place(
     starts = [mine, *([fitted] if fitted else [])]
     if choices.gpus:
         starts += [free.but(n_gpu_layers=n) for n in (-1, 0)]
+    evaluator.given = mine
     found = search(evaluator, choices, starts, plans, seconds, progress)
     before = evaluator.way(mine)
     quickest = [way for way in found.ways if way.usable][:_SHOWN]
@@ -179,11 +180,11 @@ def place(
     ways = tuple({way.flags: way for way in (*best, *quickest)}.values())
     beside = evaluator.way(fitted) if fitted else None
     why = refusal(workloads, devices, os.fspath(model), mine)
-    verdict = judge(before, found.best, _spread(measured), why)
+    verdict = judge(before, found.best, _spread(measured), why, quickest[0] if quickest else None)
     return Placed(
         os.fspath(model), tuple(devices), evaluator.n_ctx, evaluator.n_parallel, choices.n_layer,
         reserve, verdict, before, beside, ways, len(found.ways), evaluator.n_plans,
-        found.ended, (*_said(given or {}, mine), *_doubts(measured, names)),
+        found.ended, (*_said(given or {}, mine, n_ctx, evaluator.n_ctx), *_doubts(measured, names)),
     )  # fmt: skip
 
 
@@ -201,6 +202,12 @@ def _choices(model: Any, machines: Mapping[int, Machine], cache_types: Sequence[
     return Choices(model.n_layer, model.n_expert, gpus, tuple(sorted(machines)), tuple(cache_types))
 
 
+def _backend_name(device: Device) -> str:
+    """Of a server with its address, as its backend is called."""
+    is_server = device.name.startswith("RPC")
+    return f"{device.name}[{device.description}]" if is_server else device.name
+
+
 def _check_types(names: Sequence[str]) -> None:
     """Raises ValueError for a type that llama-server does not take for its cache."""
     for name in names:
@@ -215,8 +222,13 @@ def _trained(model: LlamaModel) -> int:
     return int(model.metadata.get(f"{model.arch}.context_length", 0))
 
 
-def _said(given: Mapping[str, Any], mine: Flags) -> Iterator[str]:
+def _said(given: Mapping[str, Any], mine: Flags, asked: int | None, n_ctx: int) -> Iterator[str]:
     """What the answer takes for granted."""
+    if asked is None:
+        yield (
+            f"no -c was given: -c {n_ctx} is taken, which the workloads need. llama-server without "
+            "-c takes the context that the model was trained with"
+        )
     if given.get("n_threads") is None:
         yield f"no -t was given: -t {mine.n_threads} is taken for what you have"
     if any("," in pattern for pattern, _where in mine.overrides):
@@ -248,9 +260,9 @@ def _spread(machines: Mapping[int, Machine]) -> float:
 
 def _doubts(machines: Mapping[int, Machine], devices: Iterable[str]) -> tuple[str, ...]:
     """What may be wrong with the calibrations of these devices, or with using them here."""
-    here = {"ggml": BUILD["ggml_version"], "build": BUILD["key"], "processor": processor()}
+    was = here()
     return tuple(
         f"{n} thread{'s' * (n != 1)}: {doubt}"
         for n, machine in machines.items()
-        for doubt in (*machine.stale(**here), *machine.doubts_about(devices))
+        for doubt in (*machine.stale(**was), *machine.doubts_about(devices))
     )

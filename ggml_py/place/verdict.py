@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ..cost.rows import BenchRow
-from .evaluate import SURE, Way, WorkloadTime, doubt
+from .evaluate import SURE, Way, WorkloadTime, doubt, more_late
 
 _LEAST_MS = 0.05  # part of a graph's time, from which on a backend is named
 
@@ -24,10 +24,25 @@ class Verdict:
     certain_from: float | None
 
 
-def judge(given: Way, best: Way | None, spread: float, no_measure: str = "") -> Verdict:
-    """Compares the way that was given with the quickest. `spread` is how far repetitions of
-    measurements on this machine are apart, as a part of them; `no_measure` says why none can be
-    made."""
+def judge(
+    given: Way,
+    best: Way | None,
+    spread: float,
+    no_measure: str = "",
+    quickest: Way | None = None,
+) -> Verdict:
+    """Compares the way that was given with the best one, which has no changes whose gain may be an
+    error. Where that is not certain to gain, the `quickest` may be: by all changes together.
+    `spread` is how far repetitions of measurements on this machine are apart, as a part of them;
+    `no_measure` says why none can be made."""
+    verdict = _judge(given, best, spread, no_measure)
+    if verdict.keep and best is not None and quickest is not None:
+        of_all = _judge(given, quickest, spread, no_measure)
+        verdict = verdict if of_all.keep else of_all
+    return verdict
+
+
+def _judge(given: Way, best: Way | None, spread: float, no_measure: str) -> Verdict:
     if best is None:
         text = "nothing that was tried can be run here with a time that is known"
         if given.why_not:
@@ -42,16 +57,18 @@ def judge(given: Way, best: Way | None, spread: float, no_measure: str = "") -> 
     if not given.usable:
         text = f"the flags given do not run here: {given.why_not}"
         return Verdict(False, best, given, text, reason(None, best), None)
+    close = _close(given)
     if best.flags == given.flags:
-        return Verdict(True, given, given, "keep what you have: nothing that was tried is quicker",
-                       "", None)  # fmt: skip
-    gain, error = given.seconds - best.seconds, SURE * doubt(given, best)
+        text = "keep what you have: nothing that was tried is quicker" + close
+        return Verdict(True, given, given, text, "", None)
+    gain = given.seconds - best.seconds
+    error = SURE * doubt(given, best) + more_late(best, given)
     share, certain = gain / given.seconds, error / given.seconds
     if gain > error:
         text = (
             f"{given.seconds / best.seconds:.3g} times as fast: {_seconds(given)} → "
             f"{_seconds(best)} for the workload, and a gain is certain from {certain:.0%} of the "
-            "time on"
+            f"time on{close}"
         )
         return Verdict(False, best, given, text, reason(given, best), certain)
     measured = SURE * 2**0.5 * spread
@@ -61,7 +78,16 @@ def judge(given: Way, best: Way | None, spread: float, no_measure: str = "") -> 
     )
     if not no_measure:
         text += f". --measure would tell from about {measured:.0%} on"
+    text += close
     return Verdict(True, given, given, text, reason(given, best), certain)
+
+
+def _close(given: Way) -> str:
+    """What the flags given leave less than the reserve."""
+    if not given.below_reserve:
+        return ""
+    less = ", ".join(f"{n / 2**20:.0f} MiB on {name}" for name, n in given.below_reserve.items())
+    return f". The flags given leave less free than --reserve asks for, by {less}"
 
 
 def _seconds(way: Way) -> str:

@@ -414,8 +414,8 @@ def test_attention_is_measured_in_several_places(bench, monkeypatch, free, place
     monkeypatch.setattr(bench, "sample", lambda *a: (calls.append(a[-2:]), real(*a))[1])
     for _ in attention.measure_attention(bench, "f16", 64, 4 * MiB, MiB):
         pass
-    # One token with three numbers of cells in each place, in the first also in a cache; eight tokens
-    # with 256 in the first, and with 512 in each.
+    # One token with three numbers of cells in each place, in the first also in a cache; eight
+    # tokens with 256 in the first, and with 512 in each.
     assert [suffix for suffix, _least in calls].count(" hot") == 3
     least = [least for suffix, least in calls if not suffix]
     assert least.count(LEAST) == 3 * places + 1 + (places == 1)

@@ -29,12 +29,16 @@ def files(plans, tmp_path_factory):
 def test_plan_says_how_long_it_takes(files):
     plan, known = files / "plan.json", files / "machine.json"
     cost = ggml.Plan.from_json(plan).cost(Machine.load(known))
-    line = ok("plan", plan, "--machine", known).splitlines()[-1]
+    line, *stale = ok("plan", plan, "--machine", known).splitlines()[-2:]
+    assert stale == [
+        "stale: it was measured with 1 thread, and 2 compute; the interval does not count that"
+    ]
     assert line.startswith(f"a compute is predicted to take {1e3 * cost.seconds:.3g} ms (")
     data = json.loads(ok("plan", plan, "--machine", known, "--json"))["predicted"]
     assert data["seconds"] == pytest.approx(cost.seconds) and data["unknown_nodes"] == 0
+    assert data["stale"] == ["it was measured with 1 thread, and 2 compute"]
     assert "predicted" not in ok("plan", plan)
-    line = ok("plan", plan, "--machine", files / "partly.json").splitlines()[-1]
+    line = ok("plan", plan, "--machine", files / "partly.json").splitlines()[-2]
     assert line.startswith("how long a compute takes is not known: of ")
 
 

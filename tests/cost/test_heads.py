@@ -75,7 +75,7 @@ def plan_of(tokens=1, output=False):
 def test_a_gpu_may_take_longer_and_it_is_said():
     plan = plan_of()
     small = sample("SCALE f32", (4096,), 1e-6, bytes=1 << 15, flops=4096)
-    usual = machine(small, sample(SPLIT, (), 1e-6), name="gpu0", type="GPU", asynchronous=True)
+    usual = machine(small, sample(SPLIT, (), 1e-6), name="gpu0", type="ACCEL", asynchronous=True)
     gpu = machine(
         small, sample(SPLIT, (), 1e-6), *ON_A_GPU, name="gpu0", type="GPU", asynchronous=True
     )
@@ -85,6 +85,10 @@ def test_a_gpu_may_take_longer_and_it_is_said():
     assert as_gpu.seconds == as_other.seconds and not as_other.assumed
     assert as_gpu.interval[1] >= as_other.interval[1] + MORE_ON_GPU * on_it
     assert "compared on one machine only" in as_gpu.assumed[0]
+    # One whose attention had no time to be measured.
+    without = machine(small, sample(SPLIT, (), 1e-6), name="gpu0", type="GPU", asynchronous=True)
+    assert plan.cost(without).assumed == as_gpu.assumed
+    assert plan.cost(without).interval[1] == pytest.approx(as_gpu.interval[1])
 
 
 def test_what_was_not_measured_may_be_as_slow_as_the_slowest():

@@ -42,6 +42,20 @@ def test_doubts_are_about_a_device_or_about_all():
     assert made.doubts_about(["CPU", "gpu0"]) == made.doubts
 
 
+def test_doubts_about_a_server_are_known_by_its_address():
+    """Each process numbers servers anew."""
+    servers = [replace(ONE.devices[0], name=f"RPC{i}", description=f"h:{i}") for i in (1, 2)]
+    made = replace(ONE, devices=(*ONE.devices, *servers), doubts=("RPC1: one", "RPC2: two"))
+    assert made.doubts_about(["CPU", "RPC0[h:2]"]) == ("RPC2: two",)
+
+
+def test_another_card_of_the_same_name_is_said():
+    card = replace(ONE.devices[0], name="CUDA0", description="H100", type="GPU")
+    made = replace(ONE, devices=(*ONE.devices, card))
+    assert made.stale(cards={"CUDA0": "T4"}) == ("CUDA0 was H100, and is T4 here",)
+    assert made.stale(cards={"CUDA0": "H100", "CUDA1": "T4"}) == made.stale(cards={}) == ()
+
+
 @pytest.mark.parametrize("name, type, description, shares", [
     ("CPU", "CPU", "a processor", True), ("gpu0", "GPU", "simulated H200", True),
     ("CUDA0", "GPU", "H200", False), ("RPC0", "GPU", "127.0.0.1:50052", False),
@@ -109,6 +123,8 @@ def test_other_files_are_refused(tmp_path, content, said):
         lambda d: d["devices"][0].pop("samples"),
         lambda d: d["machine"].pop("build"),
         lambda d: d["machine"].update(load=[1.0]),
+        lambda d: d["devices"][0]["samples"][0].update(bytes=float("inf")),
+        lambda d: d["devices"][0]["samples"][0].update(flops=-1),
         lambda d: d.update(devices=3),
     ],
 )
@@ -118,6 +134,39 @@ def test_a_damaged_file_is_refused(tmp_path, break_it):
     (tmp_path / "m.json").write_text(json.dumps(data))
     with pytest.raises(ValueError, match="is damaged"):
         Machine.load(tmp_path / "m.json")
+
+
+ODD = (None, -1, float("inf"), float("nan"), "x", [], {}, [[]], True, 10**400)
+
+
+def _places(data, at=()):
+    """Where anything in JSON data is."""
+    items = data.items() if isinstance(data, dict) else enumerate(data)
+    for key, value in items if isinstance(data, (dict, list)) else ():
+        yield (*at, key)
+        if isinstance(value, (dict, list)):
+            yield from _places(value, (*at, key))
+
+
+def test_whatever_is_damaged_is_a_clear_error_or_reads_well(tmp_path):
+    text, path = json.dumps(ONE.to_dict()), tmp_path / "m.json"
+    for *at, last in _places(ONE.to_dict()):
+        for odd in ODD:
+            data = json.loads(text)
+            inner = data
+            for key in at:
+                inner = inner[key]
+            inner[last] = odd
+            path.write_text(json.dumps(data))
+            try:
+                read = Machine.load(path)
+            except ValueError as error:
+                assert "ggml-py calibrate" in str(error)
+            else:
+                assert all(s.usual >= 0 and s.bytes >= 0 for d in read.devices for s in d.samples)
+    path.write_text("[" * 10**6)
+    with pytest.raises(ValueError, match="is not a machine's file"):
+        Machine.load(path)
 
 
 @pytest.mark.parametrize(

@@ -54,7 +54,7 @@ def test_with_several_the_busiest_device_is_waited_for():
 
 def test_a_prompt_of_several_graphs_overlaps_and_tokens_do_not():
     plan, here = two_stages(True), known()
-    row = prompt_row(lambda _n, _past: plan, here, 8 * N, 0, N)
+    row = prompt_row(lambda _n, _past: plan, here, 8 * N, 0, 8 * N, N)
     one = plan.cost(here)
     assert row.seconds == pytest.approx(one.seconds + 7 * one.following)
     assert row.seconds < 0.6 * 8 * one.seconds

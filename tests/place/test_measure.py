@@ -104,6 +104,21 @@ def test_a_program_that_fails_is_said(folder, bench):
     assert "failed (1):" in error and "error: no such thing" in error
 
 
+def test_others_are_measured_where_one_fails(folder, bench):
+    data = json.loads(ok(*placed(folder, bench({"1": 1.0, "2": None}), "-t", 1), "--json"))
+    (one,) = data["measured"]
+    assert data["keep"] and "-t 1" in one["flags"]
+    lines = [json.loads(line) for line in bench.log.read_text().splitlines()]
+    assert sum(line[line.index("-t") + 1] == "2" for line in lines) == 1  # not in later rounds
+
+
+def test_what_llama_bench_does_not_know_is_not_measured(folder, bench):
+    """llama-server takes a cache of f32."""
+    words = placed(folder, bench({"1": 1.0, "2": 0.5}), "-t", 1)
+    ok(*words, "--cache-types", "f32,f16", "--json")
+    assert "f32" not in bench.log.read_text()
+
+
 def test_the_commands_of_the_page(folder, bench, tmp_path, monkeypatch):
     page = (Path(__file__).parents[2] / "docs" / "PLACE.md").read_text()
     commands = re.findall(r"^\$ ggml-py (.*)$", page, re.M)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from ...cost import Machine
+    from ...cost import Cost, Machine
     from ...plan import Plan
     from ...trace.advice.facts import Finding
 
@@ -57,7 +57,7 @@ class Predictions:
         if self.machine is None:
             return ""
         cost = plan.cost(self.machine)
-        return "\n".join((predicted(cost), *cost.assumed))
+        return "\n".join((predicted(cost), *cost.assumed, *self._said(cost)))
 
     def change(self, before: Plan, after: Plan) -> str:
         """What a plan in the place of another changes, in a sentence; "" without a machine."""
@@ -65,7 +65,15 @@ class Predictions:
 
         if self.machine is None:
             return ""
-        return str(predicted_time(before, after, self.machine))
+        cost = after.cost(self.machine)
+        said = str(predicted_time(before, after, self.machine))
+        return "\n".join((said, *cost.assumed, *self._said(cost)))
+
+    def _said(self, cost: Cost) -> list[str]:
+        """Why the calibration may not apply, and what may be wrong with it."""
+        stale = [f"stale: {one}; the interval does not count that" for one in cost.stale]
+        doubts = cost.machine.doubts_about({split.backend for split in cost.splits})
+        return [*stale, *(f"doubt: {one}" for one in doubts)]
 
     def advice(self, plan: Plan) -> Sequence[Finding]:
         """The plan's findings; with a machine by the time that they are about."""
@@ -74,13 +82,15 @@ class Predictions:
     def data(self, plan: Plan, before: Plan | None = None) -> dict[str, Any]:
         """What --json has besides: {} without a machine."""
         from ...cost.change import predicted_time
+        from ...cost.cost import limits
 
         if self.machine is None:
             return {}
         if before is not None:
             return {"predicted": predicted_time(before, plan, self.machine).to_dict()}
         cost = plan.cost(self.machine)
-        return {"predicted": {"seconds": cost.seconds, "interval": list(cost.interval),
+        return {"predicted": {"seconds": cost.seconds, "interval": limits(cost.interval),
                               "bound": cost.bound, "unknown_nodes": len(cost.unknown),
                               "unknown_copies": len(cost.missing_copies),
-                              "assumed": list(cost.assumed)}}  # fmt: skip
+                              "assumed": list(cost.assumed),
+                              "stale": list(cost.stale)}}  # fmt: skip
