@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -16,7 +16,7 @@ from .shared.options import (
     load_model,
     model_options,
 )
-from .shared.predicted import load_machine, machine_option
+from .shared.predicted import load_machine, machine_option, said_of
 from .shared.records import is_record, read_record
 from .shared.source import saved_plan
 
@@ -68,8 +68,9 @@ def command(
 
     Of a record, the plans are compared in the order in which the program made them.
     """
+    said: dict[str, None] = {}  # what the predictions rest on
     if is_record(model):
-        _show(_of_record(model, _predict(machine_path)), as_json)
+        _show(_of_record(model, _predict(said, machine_path)), said, as_json)
         return
     if saved_plan(model) is not None:
         raise click.UsageError(
@@ -77,16 +78,22 @@ def command(
         )
     from ..trace import sweep
 
-    predict = _predict(machine_path, options["devices"])
+    predict = _predict(said, machine_path, options["devices"])
     with load_model(model, **options) as loaded:
         found = sweep(loaded.plan, predict=predict, n_tokens=n_tokens, n_past=n_past)
-    _show(found, as_json)
+    _show(found, said, as_json)
 
 
-def _predict(path: str | None, devices: Sequence[str] = ()) -> Predict | None:
+def _predict(
+    said: dict[str, None], path: str | None, devices: Sequence[str] = ()
+) -> Predict | None:
     from ..cost.change import predict_with
 
-    return None if path is None else predict_with(load_machine(path, devices))
+    if path is None:
+        return None
+    return predict_with(
+        load_machine(path, devices), lambda cost: said.update(dict.fromkeys(said_of(cost)))
+    )
 
 
 def _of_record(source: str, predict: Predict | None) -> Sweep:
@@ -100,10 +107,12 @@ def _of_record(source: str, predict: Predict | None) -> Sweep:
     return sweep(lambda plan: plans[plan].plan, predict=predict, plan=list(plans))
 
 
-def _show(found: Sweep, as_json: bool) -> None:
+def _show(found: Sweep, said: Iterable[str], as_json: bool) -> None:
     if as_json:
-        echo_json(found.to_dict())
+        echo_json({**found.to_dict(), "notes": list(said)})
     else:
         from ..export.to_terminal import show_sweep
 
         show_sweep(found)
+        for sentence in said:
+            click.echo(sentence)

@@ -53,12 +53,15 @@ def predicted_time(before: Planned, after: Planned, machine: Machine) -> Predict
 
 def predict_with(
     machine: Machine,
+    note: Callable[[Cost], object] = lambda _cost: None,
 ) -> Callable[[Planned, Mapping[str, Any]], tuple[float, float, float] | None]:
     """For `sweep(predict=...)`: the seconds of a plan, low and high, with as many tokens before the
-    graph as its shape says (n_past); None if nothing was measured of some nodes or copies."""
+    graph as its shape says (n_past); None if nothing was measured of some nodes or copies. `note`
+    is given each prediction, which says what it rests on."""
 
     def predict(plan: Planned, shape: Mapping[str, Any]) -> tuple[float, float, float] | None:
         cost = cost_of(plan, machine, shape.get("n_past"))
+        note(cost)
         return None if n_unknown(cost) else (cost.seconds, *cost.interval)
 
     return predict

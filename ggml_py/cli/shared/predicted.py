@@ -43,6 +43,14 @@ def load_machine(path: str, devices: Sequence[str] = ()) -> Machine:
         ) from None
 
 
+def said_of(cost: Cost) -> list[str]:
+    """What a prediction takes for granted, why the calibration may not apply, and what may be wrong
+    with it."""
+    stale = (f"stale: {one}; the interval does not count that" for one in cost.stale)
+    doubts = cost.machine.doubts_about({split.backend for split in cost.splits})
+    return [*cost.assumed, *stale, *(f"doubt: {one}" for one in doubts)]
+
+
 class Predictions:
     """Predicted times, if a machine's file was given."""
 
@@ -57,7 +65,7 @@ class Predictions:
         if self.machine is None:
             return ""
         cost = plan.cost(self.machine)
-        return "\n".join((predicted(cost), *cost.assumed, *self._said(cost)))
+        return "\n".join((predicted(cost), *said_of(cost)))
 
     def change(self, before: Plan, after: Plan) -> str:
         """What a plan in the place of another changes, in a sentence; "" without a machine."""
@@ -65,15 +73,8 @@ class Predictions:
 
         if self.machine is None:
             return ""
-        cost = after.cost(self.machine)
-        said = str(predicted_time(before, after, self.machine))
-        return "\n".join((said, *cost.assumed, *self._said(cost)))
-
-    def _said(self, cost: Cost) -> list[str]:
-        """Why the calibration may not apply, and what may be wrong with it."""
-        stale = [f"stale: {one}; the interval does not count that" for one in cost.stale]
-        doubts = cost.machine.doubts_about({split.backend for split in cost.splits})
-        return [*stale, *(f"doubt: {one}" for one in doubts)]
+        said = said_of(after.cost(self.machine))
+        return "\n".join((str(predicted_time(before, after, self.machine)), *said))
 
     def advice(self, plan: Plan) -> Sequence[Finding]:
         """The plan's findings; with a machine by the time that they are about."""
