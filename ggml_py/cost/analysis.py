@@ -9,7 +9,7 @@ from typing import Any
 
 from ..trace.planned import Planned
 from ..trace.run import MEASURED, ComputeRun, Recorded
-from .cost import Cost, NodeCost, cost_of
+from .cost import Cost, NodeCost, cost_of, limits
 from .machine import Machine
 
 
@@ -55,7 +55,7 @@ class Analysis:
             "assumed": list(self.cost.assumed),
             "seconds": self.seconds,
             "predicted": self.cost.seconds,
-            "interval": list(self.cost.interval),
+            "interval": limits(self.cost.interval),
             "nodes": [
                 {"id": n.id, "predicted": n.predicted, "measured": n.measured, "inside": n.inside}
                 for n in self.nodes

@@ -474,7 +474,9 @@ def _most(sums: dict[str, float]) -> str:
 
 
 def _time(seconds: float) -> str:
-    """With a unit: "1.23 ms"."""
+    """With a unit: "1.23 ms"; "unknown" of what nothing limits."""
+    if not math.isfinite(seconds):
+        return "unknown"
     for unit, size in (("s", 1.0), ("ms", 1e-3)):
         if seconds >= size:
             return f"{seconds / size:.3g} {unit}"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from ..cost.cost import Cost
 from .run_times import SplitTime, Times
 
@@ -15,7 +17,8 @@ def predicted_times(cost: Cost) -> Times:
     for node in cost.nodes:
         nodes[node.id] = _ns(node.seconds)
     low, high = cost.interval
-    said = f"{PREDICTED} ({1e3 * low:.3g} to {1e3 * high:.3g} ms), bound by {cost.bound}"
+    to = f"{1e3 * high:.3g} ms" if math.isfinite(high) else "no limit that is known"
+    said = f"{PREDICTED} ({1e3 * low:.3g} to {to}), bound by {cost.bound}"
     if lacks := len(cost.unknown) + len(cost.missing_copies):
         said += f"; without {lacks} nodes and copies of which nothing was measured"
     return Times(

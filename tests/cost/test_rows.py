@@ -10,7 +10,10 @@ from measured import device, knows_all, machine, sample
 import ggml_py as ggml
 from ggml_py import llama
 from ggml_py.cost import rows
+from ggml_py.cost.analysis import Analysis
+from ggml_py.cost.change import predicted_time
 from ggml_py.cost.rows import prompt_row
+from ggml_py.export.predicted_times import predicted_times
 from ggml_py.models.synthetic import LlamaSpec, write_llama
 
 K = 64
@@ -80,7 +83,12 @@ def test_where_nothing_says_how_slow_it_may_be_there_is_no_lower_rate(tmp_path):
     assert json.loads(text)["tokens_per_second_interval"] == [0.0, None]
     assert row.to_dict()["not_measured"] == ["MUL_MAT f32"]
     cost = plan.cost(known)
-    assert cost.interval[1] == math.inf and cost.to_dict()["interval"][1] is None
+    assert cost.interval[1] == math.inf and "to unknown)" in cost.headline()
+    # Nor has any other data, or a page.
+    change = predicted_time(plan, plan, known)
+    for data in (cost.to_dict(), change.to_dict(), Analysis(cost, 1, 1.0, ()).to_dict()):
+        json.dumps(data, allow_nan=False)
+    assert "no limit that is known" in predicted_times(cost).compute
 
 
 @pytest.fixture(scope="module")
