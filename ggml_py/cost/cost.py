@@ -481,8 +481,3 @@ def _time(seconds: float) -> str:
         if seconds >= size:
             return f"{seconds / size:.3g} {unit}"
     return f"{seconds * 1e6:.3g} µs"
-
-
-def times(costs: Iterable[Cost]) -> list[float]:
-    """The predicted seconds of several."""
-    return [cost.seconds for cost in costs]
