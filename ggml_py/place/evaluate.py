@@ -201,8 +201,11 @@ class Evaluator:
                 self._look_at_devices(model)
                 memory = model.memory
                 lacks, below = lacking(memory, self.free), {}
-                if lacks and flags == self.given:
-                    below, lacks = lacks, lacking(memory, self._all_free)
+                if flags == self.given and lacks and not lacking(memory, self._all_free):
+                    reserved = {d: n - self.reserve for d, n in self._all_free.items()}
+                    below, lacks = lacking(memory, reserved), {}
+                    for device in below:  # others may have what these flags have
+                        self.free[device] = used(memory)[device]
                 if lacks:  # its time does not matter
                     return Way(flags, (), memory, lacks)
                 parts = [self._part(model, machine, work) for work in self.workloads]
