@@ -14,7 +14,7 @@ from .shared.command_line import command_line
 from .shared.options import ModelCommand, as_json, echo_json
 from .shared.output import check_output, save
 from .shared.predicted import Predictions, machine_option
-from .shared.remedies import model_remedy
+from .shared.remedies import model_remedies
 from .shared.source import for_model, get_plan, is_model, plan_model, source_options
 from .shared.what_if import FORMS, Assumption, ChangeType, changed
 
@@ -106,7 +106,7 @@ def command(
             told = {"changes": [c.text for c in changes], "promise": promise}
             data = {"what_if": {**told, "diff": before.diff(plan).to_dict()}, **data}
         if not data:
-            why, remedy = _answer(model, plan, options)
+            why, remedy = _answer(model, plan, options, predictions)
             answer = {**why.to_dict(), "remedy": None if remedy is None else remedy.to_dict()}
             data = {**plan.to_json(), "why": answer}
         echo_json({**data, **predictions.data(plan, before if changes else None)})
@@ -121,7 +121,7 @@ def command(
     else:
         said = predictions.of(plan)
         if verbose or not (parts or output):
-            show(plan, verbose, *_answer(model, plan, options))
+            show(plan, verbose, *_answer(model, plan, options, predictions))
     if said:
         click.echo(said)
     for name in parts:
@@ -137,16 +137,18 @@ def _changed(
     return changed(before, changes, lambda arguments: plan_model(model, arguments, **options))
 
 
-def _answer(model: str, plan: Plan, options: dict[str, Any]) -> tuple[WhySplits, Remedy | None]:
+def _answer(
+    model: str, plan: Plan, options: dict[str, Any], predictions: Predictions
+) -> tuple[WhySplits, Remedy | None]:
     """Why the plan has so many splits, and what would help; tried out if `model` is a model."""
+    from ..place.candidates import simplest
     from ..trace.answers.remedy import remedy_of
     from ..trace.answers.why_splits import why_splits
 
     why = why_splits(plan)
     if not is_model(model) or command_line():
         return why, remedy_of(plan, why)
-    options = for_model(options)
-    return why, model_remedy(plan, lambda **changed: plan_model(model, **changed), model, options)
+    return why, simplest(model_remedies(model, for_model(options), predictions.judging))
 
 
 # --- the parts

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from ..trace.names import counted
 from ..trace.planned import Planned
-from .cost import Cost, cost_of, limits
+from .cost import BETWEEN_RUNS, Cost, cost_of, limits
 from .machine import Machine
 
 
@@ -65,6 +66,17 @@ def predict_with(
         return None if n_unknown(cost) else (cost.seconds, *cost.interval)
 
     return predict
+
+
+def deviation(
+    before: Mapping[tuple[str, str], float],
+    after: Mapping[tuple[str, str], float],
+    seconds: tuple[float, float],
+) -> float:
+    """Seconds by which the difference of two predictions may be wrong (one standard deviation).
+    `before` and `after` are their `Cost.errors`: an error of one kind of work is in both."""
+    own = sum((before.get(k, 0.0) - after.get(k, 0.0)) ** 2 for k in {*before, *after})
+    return math.sqrt(own + sum((BETWEEN_RUNS * s) ** 2 for s in seconds))
 
 
 def n_unknown(cost: Cost) -> int:

@@ -90,6 +90,22 @@ class Machine:
             raise ValueError(f"no data sheet of {', '.join(unknown)}: expected one of {known}")
         return replace(self, cards={**self.cards, **cards}, _derived={})
 
+    @staticmethod
+    def of_sheets(cards: Mapping[str, str], n_threads: int = 1) -> Machine:
+        """A machine that nobody measured: data sheets of the cards, by the devices' names, and a
+        usual host's for the CPU. Its intervals are wide. Raises ValueError for a card without a
+        data sheet."""
+        from .datasheets import HOST
+
+        described = Described("", 0, 0, 0, "", "", "", n_threads, "", 0.0, (0.0, 0.0))
+        made = Machine(described, ()).with_cards(cards)
+        return replace(made, cards={**dict.fromkeys(("CPU", "BLAS"), HOST), **made.cards})
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether any device was measured; otherwise all times are from data sheets."""
+        return bool(self.devices)
+
     def device(self, name: str) -> MeasuredDevice | None:
         """The device of that name; None if it was not measured."""
         return next((d for d in self.devices if d.name == name), None)
@@ -117,7 +133,9 @@ class Machine:
         """Sentences that say in what this file differs from what it is used for: another release
         or build of ggml, another processor, another number of threads, another card (`cards`: the
         descriptions of GPUs by their names). What is None is not compared."""
-        was, found = self.described, []
+        was, found = self.described, list[str]()
+        if not self.is_measured:
+            return ()
         if ggml is not None and ggml != was.ggml:
             found.append(f"it was measured with ggml {was.ggml}, and this is {ggml}")
         elif build is not None and build != was.build:

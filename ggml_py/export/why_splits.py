@@ -28,13 +28,7 @@ def lines(plan: Planned, why: WhySplits, remedy: Remedy | None, width: int) -> I
         ops = _ops(reason for reasons in groups[_MOST:] for reason in reasons)
         yield from _wrapped(f"… {counted(len(groups) - _MOST, 'more reason')}: {ops}", width, "  ")
     if remedy is not None:
-        after = remedy.plan
-        yield from _wrapped(
-            f"remedy (planned with it): {remedy.flags}: {plan.n_splits} → "
-            f"{counted(after.n_splits, 'split')}, {format_bytes(plan.copy_bytes)} → "
-            f"{format_bytes(after.copy_bytes)} copied",
-            width,
-        )
+        yield from _wrapped(f"remedy: {remedy}", width)
 
 
 def _by_rule(reasons: Iterable[SplitReason]) -> list[list[SplitReason]]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .. import llama
-from ..cost.cost import BETWEEN_RUNS
+from ..cost.change import deviation
 from ..cost.machine import Machine
 from ..cost.rows import BenchRow, added, gen_row, prompt_row
 from ..errors import AbortError, AllocError, ModelError, UnknownDeviceError
@@ -135,9 +135,7 @@ def more_late(way: Way, than: Way) -> float:
 def doubt(a: Way, b: Way) -> float:
     """The standard deviation, in seconds, of the difference between two predictions: what is wrong
     with the time of a kind of work is wrong in both."""
-    mine, other = a.errors, b.errors
-    own = sum((mine.get(k, 0.0) - other.get(k, 0.0)) ** 2 for k in {*mine, *other})
-    return math.sqrt(own + (BETWEEN_RUNS * a.seconds) ** 2 + (BETWEEN_RUNS * b.seconds) ** 2)
+    return deviation(a.errors, b.errors, (a.seconds, b.seconds))
 
 
 class Evaluator:

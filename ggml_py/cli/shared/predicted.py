@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -22,10 +23,23 @@ machine_option = click.option(
 )
 
 
-def load_machine(path: str, devices: Sequence[str] = ()) -> Machine:
+def load_machine(path: str | None, devices: Sequence[str] = ()) -> Machine:
     """The machine in a file, with data sheets for the cards among the simulated devices: the values
-    of -d, such as "sim:gpu0,profile=rtx4090"."""
+    of -d, such as "sim:gpu0,profile=rtx4090". Without a file everything is from data sheets."""
     from ...cost import Machine
+
+    cards = _cards(devices)
+    if path is None:
+        return Machine.of_sheets(cards, _n_threads())
+    try:
+        return Machine.load(path).with_cards(cards)
+    except FileNotFoundError:
+        raise FileNotFoundError(
+            f"{path}: there is no such file; `ggml-py calibrate -o FILE` writes one"
+        ) from None
+
+
+def _cards(devices: Sequence[str]) -> dict[str, str]:
     from ...cost.datasheets import DATASHEETS
 
     cards = {}
@@ -35,12 +49,11 @@ def load_machine(path: str, devices: Sequence[str] = ()) -> Machine:
             card = next((s[8:] for s in settings if s.startswith("profile=")), "")
             if one.startswith("sim:") and card in DATASHEETS:
                 cards[name] = card
-    try:
-        return Machine.load(path).with_cards(cards)
-    except FileNotFoundError:
-        raise FileNotFoundError(
-            f"{path}: there is no such file; `ggml-py calibrate -o FILE` writes one"
-        ) from None
+    return cards
+
+
+def _n_threads() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def said_of(cost: Cost) -> list[str]:
@@ -57,6 +70,7 @@ class Predictions:
     def __init__(self, path: str | None, devices: Sequence[str] = ()) -> None:
         """`devices` are the values of -d. Raises what `Machine.load` raises."""
         self.machine = None if path is None else load_machine(path, devices)
+        self.judging = self.machine or load_machine(None, devices)  # for advice
 
     def of(self, plan: Plan) -> str:
         """A sentence; "" without a machine."""

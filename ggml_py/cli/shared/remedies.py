@@ -1,97 +1,105 @@
-"""llama.cpp's options that would give a model's graph fewer splits. The graph is planned with each
-candidate, and options that do not help are not shown."""
+"""llama.cpp's options that would make a model quicker, each judged by planning with it."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from ...errors import AllocError, ModelError
+from .bar import bar
+from .source import opened, shape_of
 
 if TYPE_CHECKING:
-    from ...plan import Plan
+    from ...cost import Machine
+    from ...llama import LlamaModel
+    from ...models import Model
+    from ...place.judge import Changes, Shape
     from ...trace.answers.remedy import Remedy
 
 log = logging.getLogger("ggml_py")
-Changes = dict[str, Any]
-Make = Callable[[Changes], "Plan | None"]
 
 
-def model_remedy(
-    plan: Plan, planned_with: Callable[..., Plan], model: str, options: dict[str, Any]
-) -> Remedy | None:
-    """The remedy for `model`, which `planned_with(**options)` has planned."""
-    from ...trace.advice.facts import Facts
-    from ...trace.answers.remedy import best
+def model_remedies(source: str, options: dict[str, Any], machine: Machine | None) -> list[Remedy]:
+    """The remedies for a model that is planned with these options of `source_options`, the quickest
+    first. A remedy is planned as llama.cpp would load it, and fits the devices' memory."""
+    from ...place.candidates import Given, remedies
+    from ...place.judge import Judge, shapes_of
 
-    tried: dict[str, Plan | None] = {}
+    asked = shape_of(options)
+    facts: dict[str, Any] = {}
 
-    def make(changes: Changes) -> Plan | None:
-        key = repr(sorted(changes.items()))
-        if key not in tried:
-            log.disabled = True  # its warnings about the options were already shown
-            try:
-                tried[key] = planned_with(**{**options, **changes})
-            except (AllocError, ModelError):  # too large, or options that cannot be combined
-                tried[key] = None
-            finally:
-                log.disabled = False
-        return tried[key]
+    @contextmanager
+    def again(changes: Changes) -> Iterator[Model | LlamaModel]:
+        log.disabled = True  # its warnings about the options were already shown
+        try:
+            with opened(source, quiet=True, **{**options, **changes}) as model:
+                yield model
+        finally:
+            log.disabled = False
 
-    n_devices = len(Facts(plan, 0).devices)
-    if not n_devices or plan.n_splits < 3:
+    def shapes(model: Model | LlamaModel) -> tuple[Shape, ...]:
+        facts.update(_facts(model), n_ctx=getattr(model, "n_ctx", options["n_ctx"] or 512))
+        return shapes_of(*asked, facts["n_ctx"], model.n_ubatch)
+
+    def fit(changes: Changes) -> Changes | None:
+        found = _fitted(source, {**options, "n_ctx": facts["n_ctx"]}, changes)
+        return found and {name: value for name, value in found.items() if name != "n_ctx"}
+
+    if options["fit"] == "on":  # what it chose is what others are compared with
+        options = {**options, **(_fitted(source, options, {}) or {})}
+    options = {**options, "fit": "off", "graphs": _graphs(options)}
+    with bar("looking for options that make it quicker"):
+        judge = Judge(again, shapes, machine, options["fit_target"][0] << 20)
+        if judge.given.refused or not facts:
+            return []
+        known = {name: value for name, value in facts.items() if name != "n_ctx"}
+        return remedies(judge, Given(options, fit=fit, **known))
+
+
+def _graphs(options: dict[str, Any]) -> str:
+    """Who builds the graphs: libllama if it is there, which plans without any memory."""
+    from ...errors import NotBuiltError
+    from ...llama.library import find
+
+    if options["graphs"] != "auto":
+        return str(options["graphs"])
+    try:
+        find(build=False)
+    except NotBuiltError:
+        return "auto"
+    return "libllama"
+
+
+def _facts(model: Model | LlamaModel) -> dict[str, Any]:
+    """What `Given` needs to know about a model."""
+    from ...llama.params import GPU_TYPES
+    from ...place.judge import devices_of
+
+    arch = model.metadata["general.architecture"]
+    return {
+        "n_layer": int(model.metadata[f"{arch}.block_count"]),
+        "n_expert": int(model.metadata.get(f"{arch}.expert_count", 0)),
+        "gpus": tuple(d.name for d in devices_of(model) if d.type in GPU_TYPES),
+    }
+
+
+def _fitted(source: str, options: dict[str, Any], changes: Changes) -> Changes | None:
+    """What llama.cpp's --fit chooses with changes; None without libllama, or if nothing fits."""
+    from ...errors import AbortError, AllocError, ModelError, NotBuiltError
+    from ...llama import LlamaModel
+
+    asked = {**options, **changes, "fit": "on", "graphs": "libllama", "no_build": True}
+    try:
+        with opened(source, quiet=True, **asked) as model:
+            if not isinstance(model, LlamaModel) or not model.fits:
+                return None
+            chosen = model.fitted
+    except (AbortError, AllocError, ModelError, NotBuiltError):
         return None
-    return best(plan, _candidates(options, _n_layer(model), n_devices, make), make)
-
-
-def _n_layer(model: str) -> int:
-    from ...gguf.reader import Gguf
-
-    with Gguf.open(model) as gguf:
-        return int(gguf.metadata[f"{gguf.metadata['general.architecture']}.block_count"])
-
-
-def _candidates(
-    options: dict[str, Any], n_layer: int, n_devices: int, make: Make
-) -> Iterator[tuple[str, Changes]]:
-    """Options that may help, judging by the given ones. As many layers and experts as fit go to the
-    devices."""
-    if 0 <= options["n_gpu_layers"] <= n_layer:
-        n = _first(range(n_layer + 1, options["n_gpu_layers"], -1), "n_gpu_layers", make)
-        if n is not None:
-            yield f"-ngl {'all' if n > n_layer else n}", {"n_gpu_layers": -1 if n > n_layer else n}
-    if options["cpu_moe"] or options["n_cpu_moe"]:
-        before = n_layer if options["cpu_moe"] else min(options["n_cpu_moe"], n_layer)
-        n = _first(range(before), "n_cpu_moe", make, cpu_moe=False)
-        given = "-cmoe" if options["cpu_moe"] else "-ncmoe"
-        if n is not None:
-            flag = f"-ncmoe {n}" if n else f"without {given}"
-            yield flag, {"cpu_moe": False, "n_cpu_moe": n}
-    if options["n_cpu_ffn"]:
-        n = _first(range(min(options["n_cpu_ffn"], n_layer)), "n_cpu_ffn", make)
-        if n is not None:
-            yield f"-ncffn {n}" if n else "without -ncffn", {"n_cpu_ffn": n}
-    if options["overrides"]:
-        yield "without -ot", {"overrides": ()}
-    if not options["offload_kqv"]:
-        yield "-kvo", {"offload_kqv": True}
-    if options["flash_attn"] == "off":
-        yield "-fa auto", {"flash_attn": "auto"}
-    if {options["type_k"], options["type_v"]} - {"f16", "q8_0"}:
-        for type_ in ("q8_0", "f16"):
-            yield f"-ctk {type_} -ctv {type_}", {"type_k": type_, "type_v": type_}
-    if options["split_mode"] == "layer" and n_devices > 1:
-        yield "-sm none", {"split_mode": "none"}
-
-
-def _first(numbers: range, option: str, make: Make, **besides: Any) -> int | None:
-    """The first number with which a plan can be made; it can with all later ones, too."""
-    low, high = 0, len(numbers)
-    while low < high:
-        middle = (low + high) // 2 if low else 0  # usually everything fits
-        if make({option: numbers[middle], **besides}) is not None:
-            high = middle
-        else:
-            low = middle + 1
-    return numbers[low] if low < len(numbers) else None
+    pairs = ",".join(f"{p}={b}" for p, b in chosen.get("tensor_overrides", ()))
+    split = chosen.get("tensor_split", ())
+    return changes | {
+        "n_ctx": chosen["n_ctx"], "n_gpu_layers": chosen["n_gpu_layers"],
+        "overrides": (pairs,) if pairs else (), "tensor_split": split if any(split) else None,
+    }  # fmt: skip

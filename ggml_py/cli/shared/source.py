@@ -183,9 +183,12 @@ def shape_of(options: dict[str, Any]) -> tuple[int, int, int]:
 
 
 @contextmanager
-def opened(source: str, more: Sequence[str] = (), **options: Any) -> Iterator[Model | LlamaModel]:
+def opened(
+    source: str, more: Sequence[str] = (), quiet: bool = False, **options: Any
+) -> Iterator[Model | LlamaModel]:
     """The model that the options of `source_options` describe, of which the header is read. Behind
-    -- there may be a program's command line instead, which then has `more` words."""
+    -- there may be a program's command line instead, which then has `more` words. What --fit chose
+    is printed unless `quiet`."""
     n_tokens, n_past, _n_seqs = shape_of(options)
     n_seqs = options["n_seqs"]
     options = {k: v for k, v in options.items() if k not in ("n_tokens", "n_past", "n_seqs")}
@@ -196,7 +199,7 @@ def opened(source: str, more: Sequence[str] = (), **options: Any) -> Iterator[Mo
         check_alone()
         names = with_properties(device_names(options["devices"]), options["profile_set"])
         with open_it(source, [*words, *more], names, not options["no_build"]) as model:
-            _say_fit(model)
+            _say_fit(model, quiet)
             yield model
         return
     margins, n_ctx_min = options.pop("fit_target"), options.pop("fit_ctx")
@@ -205,11 +208,13 @@ def opened(source: str, more: Sequence[str] = (), **options: Any) -> Iterator[Mo
 
         options["fit"] = Fit(tuple(mib << 20 for mib in margins), n_ctx_min)
     with load_model(source, n_seq_max=n_seqs, header_only=True, **options) as loaded:
-        _say_fit(loaded)
+        _say_fit(loaded, quiet)
         yield loaded
 
 
-def _say_fit(model: Model | LlamaModel) -> None:
+def _say_fit(model: Model | LlamaModel, quiet: bool) -> None:
+    if quiet:
+        return
     if fitted := getattr(model, "fit_arguments", ""):
         click.echo(f"--fit chose {fitted}", err=True)
     elif not getattr(model, "fits", True):

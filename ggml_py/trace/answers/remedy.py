@@ -1,12 +1,14 @@
-"""llama.cpp options that would give fewer splits or copies, checked by planning with them."""
+"""llama.cpp options that would help a plan, and what is known of them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ..advice.facts import Facts, override
+from ..names import counted
+from ..planned import format_bytes
 from ..reference import CannotPlanError
 from .shares import shares
 from .what_if import what_if
@@ -22,15 +24,34 @@ _OFF = ("weight", "offload")  # reasons that moving the weight removes
 
 @dataclass(frozen=True)
 class Remedy:
-    """Options and the plan that results from them."""
+    """Options, the plan that results from them, and what is known of them."""
 
     flags: str  # as on llama.cpp's command line
     plan: Planned
+    claim: str  # what is better, and by which knowledge
+    room: str  # whether it fits: "fits, 1.2 GiB on gpu0 stay free", or "not checked: ..."
+    known_by: str  # "machine", "data sheets" or "bytes"
+    gain: float = 1.0  # how often it is as quick; by bytes, as few
+    seconds: tuple[float, float] | None = None  # before and after; None: not known
+    changes: dict[str, Any] = field(default_factory=dict)  # options of `models.load`
+
+    @property
+    def checked(self) -> bool:
+        """Whether it was planned as llama.cpp would load it, and fits every device."""
+        return "not checked" not in self.room
+
+    def __str__(self) -> str:
+        return f"{self.flags}: {self.claim}; {self.room}"
 
     def to_dict(self) -> dict[str, Any]:
         """As data that `json` can write."""
         after = self.plan
-        return {"flags": self.flags, "n_splits": after.n_splits, "copy_bytes": after.copy_bytes}
+        return {
+            "flags": self.flags, "claim": self.claim, "room": self.room, "checked": self.checked,
+            "known_by": self.known_by, "gain": self.gain,
+            "seconds": None if self.seconds is None else list(self.seconds),
+            "n_splits": after.n_splits, "copy_bytes": after.copy_bytes,
+        }  # fmt: skip
 
 
 def is_better(before: Planned, after: Planned) -> bool:
@@ -69,7 +90,21 @@ def best(
             continue
         if len(others) == len(helped) or after.n_splits < found.n_splits:
             found, helped = after, {**others, flag: changes}
-    return Remedy(", ".join(helped), found) if helped else None
+    if not helped:
+        return None
+    moved = [w for changes in helped.values() for w in changes]
+    return Remedy(" ".join(helped), found, _claim(plan, found), _not_checked(plan, moved), "bytes")
+
+
+def _claim(before: Planned, after: Planned) -> str:
+    splits = f"{before.n_splits} → {counted(after.n_splits, 'split')}"
+    copied = f"{format_bytes(before.copy_bytes)} → {format_bytes(after.copy_bytes)} copied"
+    return f"{splits}, {copied}"
+
+
+def _not_checked(plan: Planned, moved: Iterable[int]) -> str:
+    size = format_bytes(sum(plan.capture.tensors[i].nbytes for i in moved))
+    return f"not checked: whether {size} more fit there"
 
 
 def remedy_of(plan: Planned, why: WhySplits) -> Remedy | None:

@@ -1,0 +1,315 @@
+"""The one judge of changes of a model's options: planned as llama.cpp would load it, within the
+devices' memory, and better in what is claimed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ..cost.change import deviation, n_unknown
+from ..cost.cost import Cost, cost_of, estimator_of
+from ..cost.machine import Machine
+from ..errors import AbortError, AllocError, ModelError, UnknownDeviceError
+from ..memory.shortfalls import DeviceRoom, Shortfall, not_known, shortfalls, used
+from ..plan import MemoryRow, Plan
+from ..trace.advice.facts import Facts
+from ..trace.answers.passing import Passing, passing
+from ..trace.answers.remedy import Remedy
+from ..trace.planned import format_bytes
+from .evaluate import SURE
+
+if TYPE_CHECKING:
+    from ..backends.device import Device
+    from ..llama import LlamaModel
+    from ..models import Model
+
+RESERVE = 1 << 30  # bytes that stay free on each device: llama.cpp's default of --fit-target
+Changes = dict[str, Any]
+Opened = Callable[[Changes], AbstractContextManager["Model | LlamaModel"]]
+LEAST = 0.05  # part of the time, or of the bytes, that a change must save
+_WORSE = 1.05  # from which on another graph's time is called longer
+_REFUSALS = (AbortError, AllocError, ModelError, UnknownDeviceError, ValueError)
+
+
+class Shape(NamedTuple):
+    """A graph that ways are compared by."""
+
+    n_tokens: int  # of each sequence
+    n_past: int
+    n_seqs: int = 1
+
+    def __str__(self) -> str:
+        if self.n_tokens == 1:
+            each = "a token" if self.n_seqs == 1 else f"a token of each of {self.n_seqs} sequences"
+        else:
+            each = f"a prompt of {self.n_tokens} tokens"
+        return f"{each} after {self.n_past}" if self.n_past else each
+
+
+def shapes_of(
+    n_tokens: int, n_past: int, n_seqs: int, n_ctx: int, n_ubatch: int
+) -> tuple[Shape, ...]:
+    """The graphs that decide about a model's options: the asked one, and one of the other phase. A
+    first token says nothing about the cache: the token in the middle of it decides in its place."""
+    asked = Shape(n_tokens, n_past, n_seqs)
+    if n_tokens > 1:
+        return Shape(1, min(n_past + n_tokens, n_ctx - 1)), asked
+    prompt = Shape(min(n_ubatch, n_ctx), 0)
+    return (prompt, asked) if n_past or n_seqs > 1 else (prompt, Shape(1, n_ctx // 2))
+
+
+class Measure(NamedTuple):
+    """One graph of a way."""
+
+    plan: Plan
+    bytes: Passing
+    cost: Cost | None  # None: nothing is known about some of its nodes or copies
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What became of the model with some options changed."""
+
+    changes: Mapping[str, Any]
+    refused: str = ""  # why llama.cpp does not load or plan it
+    memory: tuple[MemoryRow, ...] = ()
+    lacks: tuple[Shortfall, ...] = ()
+    unknown: tuple[str, ...] = ()  # devices whose memory is not known
+    measures: tuple[Measure, ...] = ()  # of the judge's shapes
+    left: Mapping[str, int] = field(default_factory=dict)  # bytes that stay free, by device
+
+    @property
+    def fits(self) -> bool:
+        """Whether it loads and no device lacks memory, as far as that is known."""
+        return not self.refused and not self.lacks
+
+
+class Judge:
+    """Tries options of one model, beside the given ones. Each is tried once."""
+
+    def __init__(
+        self,
+        opened: Opened,
+        shapes: Callable[[Model | LlamaModel], tuple[Shape, ...]],
+        machine: Machine | None,
+        reserve: int = RESERVE,
+    ) -> None:
+        """`opened` opens the model with changes. `shapes` are the graphs to compare, the one that
+        decides last. `reserve` bytes stay free on each device, unless the
+        given options leave less."""
+        self._opened, self._shapes, self._machine = opened, shapes, machine
+        self.reserve = reserve
+        self._tried: dict[str, Trial] = {}
+        self._kept: dict[str, int] | None = None
+        self.shapes: tuple[Shape, ...] = ()
+        self.given = self.trial({}, measured=True)
+
+    @property
+    def n_tried(self) -> int:
+        """The number of ways that were opened."""
+        return len(self._tried)
+
+    def fits(self, changes: Changes) -> bool:
+        """Whether the model loads and fits with changes."""
+        return self.trial(changes).fits
+
+    def trial(self, changes: Changes, measured: bool = False) -> Trial:
+        """What becomes of the model with changes; if it fits and `measured`, with its graphs."""
+        key = repr(sorted(changes.items()))
+        known = self._tried.get(key)
+        if known is None or (measured and known.fits and not known.measures):
+            self._tried[key] = self._try(changes, measured)
+        return self._tried[key]
+
+    def _try(self, changes: Changes, measured: bool) -> Trial:
+        try:
+            with self._opened(changes) as model:
+                memory, rooms = model.memory, rooms_of(model)
+                if self._kept is None:
+                    self._kept = _kept(memory, rooms, self.reserve)
+                    self.shapes = self._shapes(model)
+                lacks, sizes = shortfalls(memory, (), rooms, self._kept), used(memory)
+                free = {room.device: room.free for room in rooms if room.free is not None}
+                left = {device: n - sizes.get(device, 0) for device, n in free.items()}
+                shapes = self.shapes if measured and not (lacks and changes) else ()
+                measures = tuple(self._measure(model, shape) for shape in shapes)
+                unknown = not_known(memory, rooms)
+                return Trial(changes, "", memory, lacks, unknown, measures, left)
+        except _REFUSALS as error:
+            return Trial(changes, str(error) or type(error).__name__)
+
+    def _measure(self, model: Model | LlamaModel, shape: Shape) -> Measure:
+        plan = model.plan(*shape)
+        moved = passing(plan)
+        assert moved is not None  # the plan is a scheduler's
+        cost = None if self._machine is None else cost_of(plan, self._machine, shape.n_past)
+        known = cost is not None and not n_unknown(cost)
+        return Measure(plan, moved, cost if known else None)
+
+    @property
+    def waits_for_host(self) -> float:
+        """The part of the given options' time, or of their bytes, that passes on backends without
+        memory of their own and in copies: other places of weights save no more than that."""
+        if not self.given.measures:
+            return 0.0
+        return max(_host_part(one) for one in self.given.measures)
+
+    def differ(self, devices: Iterable[str]) -> bool:
+        """Whether it is known that some devices are slower than others."""
+        if self._machine is None:
+            return False
+        known = [estimator_of(self._machine, name, name) for name in devices]
+        return len({one.bandwidth for one in known if one is not None}) > 1
+
+    def remedy(self, flags: str, changes: Changes) -> Remedy | None:
+        """The change as a remedy; None if llama.cpp refuses it, it does not fit, or it is not
+        better than the given options."""
+        before, after = self.given, self.trial(changes, measured=True)
+        if not after.fits or not before.measures:
+            return None
+        claim = _claim(before, after, self.shapes)
+        if claim is None:
+            return None
+        return Remedy(
+            flags, after.measures[-1].plan, claim.text, self._room(after), claim.known_by,
+            claim.gain, claim.seconds, dict(changes),
+        )  # fmt: skip
+
+    def _room(self, trial: Trial) -> str:
+        """What is known about the memory of a way that fits."""
+        devices = [name for name in trial.left if used(trial.memory).get(name)]
+        gpus = [name for name in devices if name not in ("CPU", "BLAS")] or devices
+        left = ", ".join(f"{format_bytes(trial.left[name])} on {name}" for name in gpus)
+        said = f"fits, {left} stay free" if left else ""
+        if trial.unknown:
+            who = " and ".join(trial.unknown)
+            said += f"{'; ' if said else ''}not checked: the memory of {who}"
+        return said
+
+
+def _host_part(measure: Measure) -> float:
+    if measure.cost is None:
+        moved = measure.bytes
+        return (moved.host + moved.link) / max(sum(moved), 1)
+    plan, cost = measure.plan, measure.cost
+    devices = {plan.backends[b].name for b in Facts(plan, 0).devices}
+    elsewhere = sum(split.seconds for split in cost.splits if split.backend not in devices)
+    copied = sum(
+        copy.seconds or 0.0 for copy in cost.copies if plan.splits[copy.split].backend in devices
+    )
+    return (elsewhere + copied) / cost.seconds if cost.seconds else 0.0
+
+
+def devices_of(model: Model | LlamaModel) -> list[Device]:
+    """The devices that a model was opened for."""
+    from ..llama import LlamaModel
+
+    if isinstance(model, LlamaModel):
+        return list(model.devices)
+    return [backend.device for backend in model.placement.backends]
+
+
+def rooms_of(model: Model | LlamaModel) -> list[DeviceRoom]:
+    """The memory of a model's devices. A device whose size is not known reports 0 bytes."""
+    found = []
+    for device in devices_of(model):
+        free, total = device.memory
+        found.append(DeviceRoom(device.name, free if total else None, total or None))
+    return found
+
+
+def _kept(memory: tuple[MemoryRow, ...], rooms: list[DeviceRoom], reserve: int) -> dict[str, int]:
+    """Bytes to keep free by device: the reserve, or what the given options leave. Where they do not
+    fit, the reserve."""
+    sizes = used(memory)
+    found = {}
+    for room in rooms:
+        left = reserve if room.free is None else room.free - sizes.get(room.device, 0)
+        found[room.device] = min(reserve, left) if left >= 0 else reserve
+    return found
+
+
+class Claim(NamedTuple):
+    """What is better with a change."""
+
+    text: str
+    known_by: str  # "machine", "data sheets" or "bytes"
+    gain: float  # how often it is as quick; of bytes, as few
+    seconds: tuple[float, float] | None  # of the graph that decides, before and after
+
+
+def _claim(before: Trial, after: Trial, shapes: tuple[Shape, ...]) -> Claim | None:
+    """None if the graph that decides is not better, or another one becomes worse by more."""
+    pairs = list(zip(before.measures, after.measures, strict=True))
+    if all(a.cost is not None and b.cost is not None for a, b in pairs):
+        return _claim_of_time(pairs, shapes)
+    return _claim_of_bytes(*pairs[-1], shapes[-1])
+
+
+def _claim_of_time(pairs: list[tuple[Measure, Measure]], shapes: tuple[Shape, ...]) -> Claim | None:
+    ratios = []
+    for a, b in pairs:
+        assert a.cost is not None and b.cost is not None
+        ratios.append(a.cost.seconds / b.cost.seconds if b.cost.seconds else 1.0)
+    first, second = pairs[-1][0].cost, pairs[-1][1].cost
+    assert first is not None and second is not None
+    ratio = ratios[-1]
+    if ratio < 1 / (1 - LEAST) or any(ratio * other < 1 for other in ratios[:-1]):
+        return None
+    seconds = first.seconds, second.seconds
+    error = SURE * deviation(first.errors, second.errors, seconds)
+    error += max(second.unknown_seconds - first.unknown_seconds, 0.0)
+    sure = seconds[0] - seconds[1] > error
+    measured = first.machine.is_measured
+    if measured and not sure:
+        return None
+    known_by = "machine" if measured and not first.machine.cards else "data sheets"
+    text = f"{_times(ratio)} as quick: {shapes[-1]} {_ms(seconds[0])} → {_ms(seconds[1])}"
+    text += " by the machine file" if known_by == "machine" else " by data sheets"
+    text += "" if sure else ", which may be wrong by more than the gain"
+    return Claim(text + "".join(_others(ratios, shapes)), known_by, ratio, seconds)
+
+
+def _others(ratios: list[float], shapes: tuple[Shape, ...]) -> Iterator[str]:
+    """What becomes of the other graphs, where they become slower."""
+    for ratio, shape in zip(ratios[:-1], shapes[:-1], strict=True):
+        if ratio * _WORSE < 1:
+            yield f"; but {shape} takes {1 / ratio:.2g} times as long"
+
+
+def _claim_of_bytes(a: Measure, b: Measure, shape: Shape) -> Claim | None:
+    """Fewer bytes in the host's memory or over the link, and not more of the other; or the same
+    bytes in fewer splits."""
+    was, now = a.bytes, b.bytes
+    slow_before, slow_after = was.host + was.link, now.host + now.link
+    splits = a.plan.n_splits, b.plan.n_splits
+    if slow_after > slow_before * (1 - LEAST):
+        alike = slow_after <= slow_before and splits[1] < splits[0] and now.device <= was.device
+        if not alike:
+            return None
+    if now.host > was.host or now.link > was.link + (was.host - now.host) / 100:
+        return None
+    parts = [
+        f"{format_bytes(x)} → {format_bytes(y)} {where}"
+        for x, y, where in (
+            (was.host, now.host, "read and written in host memory"), (was.link, now.link, "copied"),
+        ) if format_bytes(x) != format_bytes(y)
+    ]  # fmt: skip
+    if splits[0] != splits[1]:
+        parts.append(f"{splits[0]} → {splits[1]} splits")
+    gain = slow_before / max(slow_after, 1)
+    text = f"{shape}: {', '.join(parts)}; times are not known"
+    return Claim(text, "bytes", gain, None)
+
+
+def _times(ratio: float) -> str:
+    return f"{ratio:.2g} times" if ratio < 99.5 else f"{ratio:.0f} times"
+
+
+def _ms(seconds: float) -> str:
+    for unit, size in (("s", 1.0), ("ms", 1e-3)):
+        if seconds >= size:
+            return f"{seconds / size:.3g} {unit}"
+    return f"{seconds * 1e6:.3g} µs"
