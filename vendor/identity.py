@@ -114,8 +114,13 @@ COMPILER_VARIABLES = ("CC", "CXX", "CFLAGS", "CXXFLAGS", "CPPFLAGS", "LDFLAGS", 
 
 def common_flags(options: Options) -> dict[str, str]:
     """The CMake variables that our build and the reference build share."""
+    without = {} if options.portable else {
+        f"CMAKE_{language}_FLAGS": f"{os.environ.get(variable, '')} {flags}".strip()
+        for language, variable in (("C", "CFLAGS"), ("CXX", "CXXFLAGS"))
+        if (flags := " ".join(toolchain.flags_without_amx()))
+    }
     if not (options.debug or options.sanitize):
-        return {"CMAKE_BUILD_TYPE": "Release", "GGML_CCACHE": "OFF"}
+        return {"CMAKE_BUILD_TYPE": "Release", "GGML_CCACHE": "OFF", **without}
     # CMake's own flags for this type disable assert() and optimise too much for a debugger.
     flags = "-O1 -g -fno-omit-frame-pointer"
     if options.sanitize:
@@ -128,6 +133,7 @@ def common_flags(options: Options) -> dict[str, str]:
         "CMAKE_C_FLAGS_RELWITHDEBINFO": flags,
         "CMAKE_CXX_FLAGS_RELWITHDEBINFO": flags,
         "GGML_CCACHE": "OFF",
+        **without,
     }
 
 

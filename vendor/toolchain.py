@@ -214,3 +214,27 @@ def cpu_identity() -> str:
             capture_output=True, text=True, check=False,
         ).stdout.strip()
     return next((line for line in lines if line.startswith(("flags", "Features"))), "")
+
+
+# GCC's _tile_loadconfig says that it reads a pointer's 8 bytes, not the 64 of a tile configuration.
+_CUT_OPERAND = re.compile(r"ldtilecfg.*\(const void \*\*\)")
+
+
+def flags_without_amx() -> tuple[str, ...]:
+    """Flags that leave AMX out, for a processor with AMX and a GCC that compiles it wrongly: GCC
+    drops the stores of the tile configuration, and ggml's products of matrices die of SIGILL."""
+    if "amx_tile" not in cpu_identity().split():
+        return ()
+    try:
+        cc = _compiler("CC", ("cc", "gcc", "clang"), "C")
+    except BuildError:
+        return ()       # what is built already is found without one
+    done = subprocess.run([cc, "-print-file-name=include/amxtileintrin.h"],
+                          capture_output=True, text=True, check=False)
+    try:
+        text = Path(done.stdout.strip()).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ()       # clang has it built in
+    if not _CUT_OPERAND.search(text):
+        return ()
+    return ("-mno-amx-tile", "-mno-amx-int8", "-mno-amx-bf16")

@@ -14,7 +14,7 @@ from .shared.command_line import command_line
 from .shared.options import ModelCommand, as_json, echo_json
 from .shared.output import check_output, save
 from .shared.predicted import Predictions, machine_option
-from .shared.remedies import model_remedies
+from .shared.remedies import Remedies
 from .shared.source import for_model, get_plan, is_model, plan_model, source_options
 from .shared.what_if import FORMS, Assumption, ChangeType, changed
 
@@ -96,6 +96,8 @@ def command(
     predictions = Predictions(machine_path, options["devices"])
     before = get_plan(model, **options)
     plan = _changed(before, changes, model, options) if changes else before
+    if is_model(model) and not command_line() and not changes:
+        predictions.remedies = Remedies(model, for_model(options), predictions.judging)
     if output is not None:
         save(plan, output, force=force, machine=predictions.machine)
         click.echo(f"{output}: {plan.headline()}", err=True)
@@ -106,7 +108,7 @@ def command(
             told = {"changes": [c.text for c in changes], "promise": promise}
             data = {"what_if": {**told, "diff": before.diff(plan).to_dict()}, **data}
         if not data:
-            why, remedy = _answer(model, plan, options, predictions)
+            why, remedy = _answer(plan, predictions)
             answer = {**why.to_dict(), "remedy": None if remedy is None else remedy.to_dict()}
             data = {**plan.to_json(), "why": answer}
         echo_json({**data, **predictions.data(plan, before if changes else None)})
@@ -121,7 +123,7 @@ def command(
     else:
         said = predictions.of(plan)
         if verbose or not (parts or output):
-            show(plan, verbose, *_answer(model, plan, options, predictions))
+            show(plan, verbose, *_answer(plan, predictions))
     if said:
         click.echo(said)
     for name in parts:
@@ -137,18 +139,16 @@ def _changed(
     return changed(before, changes, lambda arguments: plan_model(model, arguments, **options))
 
 
-def _answer(
-    model: str, plan: Plan, options: dict[str, Any], predictions: Predictions
-) -> tuple[WhySplits, Remedy | None]:
-    """Why the plan has so many splits, and what would help; tried out if `model` is a model."""
+def _answer(plan: Plan, predictions: Predictions) -> tuple[WhySplits, Remedy | None]:
+    """Why the plan has so many splits, and what would help; tried out if it is a model's."""
     from ..place.candidates import simplest
     from ..trace.answers.remedy import remedy_of
     from ..trace.answers.why_splits import why_splits
 
     why = why_splits(plan)
-    if not is_model(model) or command_line():
+    if predictions.remedies is None:
         return why, remedy_of(plan, why)
-    return why, simplest(model_remedies(model, for_model(options), predictions.judging))
+    return why, simplest(predictions.remedies.found())
 
 
 # --- the parts

@@ -23,7 +23,8 @@ def lines(plan: Planned, why: WhySplits, remedy: Remedy | None, width: int) -> I
     groups = _by_rule(why.reasons)
     for reasons in groups[:_MOST]:
         yield from _wrapped(_head(reasons), width, "  ", "    ")
-        yield from _wrapped(reasons[0].text, width, "    ", "    ")
+        costliest = max(reasons, key=lambda reason: reason.bytes + reason.copy_bytes)
+        yield from _wrapped(costliest.text, width, "    ", "    ")
     if groups[_MOST:]:
         ops = _ops(reason for reasons in groups[_MOST:] for reason in reasons)
         yield from _wrapped(f"… {counted(len(groups) - _MOST, 'more reason')}: {ops}", width, "  ")

@@ -71,8 +71,9 @@ def _word(name: str, value: Any, n_layer: int) -> str:
     return f"{_FLAGS[name]} {value}"
 
 
-def remedies(judge: Judge, given: Given) -> list[Remedy]:
-    """All that the judge lets pass, the quickest first: single options, then several together."""
+def remedies(judge: Judge, given: Given, more: Iterable[Changes] = ()) -> list[Remedy]:
+    """All that the judge lets pass, the quickest first: single options, `more` that findings name,
+    then several together."""
     found: dict[str, Remedy] = {}
 
     def look(changes: Changes) -> Remedy | None:
@@ -81,7 +82,7 @@ def remedies(judge: Judge, given: Given) -> list[Remedy]:
             found[words] = one
         return found.get(words)
 
-    for changes in _singles(judge, given):
+    for changes in (*_singles(judge, given), *more):
         if look(changes) is None and not judge.fits(changes):
             for smaller in _made_to_fit(judge, given, changes):
                 look(smaller)

@@ -77,6 +77,19 @@ class Way:
         return sum(part.workload.weight * part.seconds for part in self.parts) / weights
 
     @property
+    def most_seconds(self) -> float:
+        """The upper end of the interval of `seconds`, with what was not measured."""
+        if self.refused or not self.parts:
+            return math.inf
+        weights = sum(part.workload.weight for part in self.parts)
+        most = 0.0
+        for part in self.parts:
+            for row, n in ((part.prompt, part.workload.n_parallel), (part.gen, 1)):
+                if row is not None:
+                    most += part.workload.weight * n * row.interval[1]
+        return most / weights
+
+    @property
     def late_seconds(self) -> float:
         """What a request may take more, for a reason that is not known, weighted as `seconds`."""
         weights = sum(part.workload.weight for part in self.parts)

@@ -49,6 +49,7 @@ class Placed:
     n_plans: int
     ended: str  # why the search ended early; "" if nothing was left to try
     doubts: tuple[str, ...]  # what may be wrong with the predictions
+    chose_threads: bool = True  # whether -t was given, or several numbers were measured
     measured: tuple[Measured, ...] = ()  # with `decided`: the given way and the quickest few
 
     @property
@@ -93,7 +94,8 @@ class Placed:
         way = way or self.chosen
         if way.refused or way.lacks:
             return ""
-        flags = way.flags
+        # Nobody chose the only number of threads that was measured.
+        flags = way.flags if self.chose_threads else way.flags.but(n_threads=None)
         return server_line(
             self.model, flags, self.n_ctx, self.n_parallel, self.devices, self.n_layer
         )
@@ -185,6 +187,7 @@ def place(
         os.fspath(model), tuple(devices), evaluator.n_ctx, evaluator.n_parallel, choices.n_layer,
         reserve, verdict, before, beside, ways, len(found.ways), evaluator.n_plans,
         found.ended, (*_said(given or {}, mine, n_ctx, evaluator.n_ctx), *_doubts(measured, names)),
+        len(measured) > 1 or (given or {}).get("n_threads") is not None,
     )  # fmt: skip
 
 

@@ -49,11 +49,15 @@ def _judge(given: Way, best: Way | None, spread: float, no_measure: str) -> Verd
             text += f": of the flags given, {given.why_not}"
         return Verdict(True, given, given, text, "", None)
     if given.n_unknown and not given.refused and not given.lacks:
-        text = (
-            f"how long the flags given take is not known: {given.why_not}. The quickest whose "
-            f"time is known are {best.flags}"
-        )
-        return Verdict(True, given, given, text, "", None)
+        text = f"how long the flags given take is not known: {given.why_not}"
+        if given.most_seconds < best.seconds:
+            text += (
+                f". They take {_seconds_of(given.most_seconds)} at most, less than the quickest "
+                f"way whose time is known ({_seconds(best)} with {best.flags})"
+            )
+            return Verdict(True, given, given, text, "", None)
+        text += f". The quickest way whose time is known: {best.flags}"
+        return Verdict(False, best, given, text, reason(None, best), None)
     if not given.usable:
         text = f"the flags given do not run here: {given.why_not}"
         return Verdict(False, best, given, text, reason(None, best), None)
@@ -91,7 +95,11 @@ def _close(given: Way) -> str:
 
 
 def _seconds(way: Way) -> str:
-    return f"{way.seconds:.3g} s" if way.seconds >= 1 else f"{1e3 * way.seconds:.3g} ms"
+    return _seconds_of(way.seconds)
+
+
+def _seconds_of(seconds: float) -> str:
+    return f"{seconds:.3g} s" if seconds >= 1 else f"{1e3 * seconds:.3g} ms"
 
 
 def reason(before: Way | None, after: Way) -> str:

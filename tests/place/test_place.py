@@ -197,13 +197,34 @@ def test_work_that_was_not_measured_is_never_chosen(model):
     assert not found.given.usable and found.given.n_unknown > 0 and not found.ways
 
 
-def test_flags_whose_time_is_not_known_are_kept(model, slow_cpu):
+def test_flags_whose_time_is_not_known_are_not_recommended(model, slow_cpu):
     """The GPU was not measured: its part of a prompt (op offload) has no time."""
     without = machine(*slow_cpu.device("CPU").samples, n_threads=1)
     found = placed(model, without, given={"n_gpu_layers": 0})
-    assert found.verdict.keep and "not known" in found.verdict.text
+    assert not found.verdict.keep and "not known" in found.verdict.text
     assert found.given.n_unknown and not found.ways[0].n_unknown
-    assert f"whose time is known are {found.ways[0].flags}" in found.verdict.text
+    assert found.chosen is found.ways[0]
+    assert f"whose time is known: {found.ways[0].flags}" in found.verdict.text
+
+
+def test_flags_that_take_less_at_most_are_kept():
+    """Their time is not known, but its upper end is below the quickest known time."""
+    def way(flags, seconds, high, unknown=0):
+        cost = SimpleNamespace(unknown=[None] * unknown, missing_copies=(), seconds=seconds)
+        row = BenchRow(0, 1, 0, seconds, (0.0, high), ((1, 0, cost),))
+        return Way(flags, (WorkloadTime(Workload(0, 1), None, row),), (), {})
+
+    best = way(Flags(n_gpu_layers=2), 1.0, 1.2)
+    kept = judge(way(Flags(), 0.1, 0.9, unknown=1), best, 0.0)
+    assert kept.keep and "900 ms at most" in kept.text
+    left = judge(way(Flags(), 0.1, 1.1, unknown=1), best, 0.0)
+    assert not left.keep and left.chosen is best
+
+
+def test_nobody_chose_the_only_number_of_threads(model, slow_cpu):
+    assert " -t " not in placed(model, slow_cpu, given={"n_gpu_layers": 0}).server_line()
+    chosen = placed(model, slow_cpu, given={"n_gpu_layers": 0, "n_threads": 1})
+    assert " -t 1" in chosen.server_line() and " -t 1" in chosen.bench_lines()[0]
 
 
 # --- flags

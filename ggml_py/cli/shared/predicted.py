@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from ...cost import Cost, Machine
     from ...plan import Plan
     from ...trace.advice.facts import Finding
+    from .remedies import Remedies
 
 machine_option = click.option(
     "--machine",
@@ -71,6 +72,7 @@ class Predictions:
         """`devices` are the values of -d. Raises what `Machine.load` raises."""
         self.machine = None if path is None else load_machine(path, devices)
         self.judging = self.machine or load_machine(None, devices)  # for advice
+        self.remedies: Remedies | None = None  # of a model
 
     def of(self, plan: Plan) -> str:
         """A sentence; "" without a machine."""
@@ -91,8 +93,15 @@ class Predictions:
         return "\n".join((str(predicted_time(before, after, self.machine)), *said))
 
     def advice(self, plan: Plan) -> Sequence[Finding]:
-        """The plan's findings; with a machine by the time that they are about."""
-        return plan.advice(machine=self.machine)
+        """The plan's findings by the time that they are about: by the machine's file, or by data
+        sheets of the cards if all times are then known."""
+        from ...cost.change import n_unknown
+
+        machine = self.machine
+        if machine is None and plan.capture.source == "scheduler":
+            machine = None if n_unknown(plan.cost(self.judging)) else self.judging
+        findings = plan.advice(machine=machine)
+        return findings if self.remedies is None else self.remedies.judged(findings)
 
     def data(self, plan: Plan, before: Plan | None = None) -> dict[str, Any]:
         """What --json has besides: {} without a machine."""

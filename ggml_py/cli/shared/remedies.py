@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from .bar import bar
@@ -14,47 +16,101 @@ if TYPE_CHECKING:
     from ...cost import Machine
     from ...llama import LlamaModel
     from ...models import Model
-    from ...place.judge import Changes, Shape
+    from ...place.judge import Changes, Judge, Shape
+    from ...plan import Plan
+    from ...trace.advice.facts import Finding
     from ...trace.answers.remedy import Remedy
 
+_LOOKED_AT = 8  # smallest remedies whose plans are searched for findings
+_MENDED = 0.5  # of a finding's bytes, at most, that a remedy leaves
 log = logging.getLogger("ggml_py")
 
 
-def model_remedies(source: str, options: dict[str, Any], machine: Machine | None) -> list[Remedy]:
-    """The remedies for a model that is planned with these options of `source_options`, the quickest
-    first. A remedy is planned as llama.cpp would load it, and fits the devices' memory."""
-    from ...place.candidates import Given, remedies
-    from ...place.judge import Judge, shapes_of
+class Remedies:
+    """The remedies for a model that is planned with options of `source_options`: each is planned as
+    llama.cpp would load it, and fits the devices' memory. Nothing is tried before it is asked for.
+    """
 
-    asked = shape_of(options)
-    facts: dict[str, Any] = {}
+    def __init__(self, source: str, options: dict[str, Any], machine: Machine | None) -> None:
+        self._source, self._options, self._machine = source, options, machine
+        self._facts: dict[str, Any] = {}
 
-    @contextmanager
-    def again(changes: Changes) -> Iterator[Model | LlamaModel]:
-        log.disabled = True  # its warnings about the options were already shown
-        try:
-            with opened(source, quiet=True, **{**options, **changes}) as model:
-                yield model
-        finally:
-            log.disabled = False
+    def found(self, findings: Iterable[Finding] = ()) -> list[Remedy]:
+        """The quickest first; options that `findings` name are tried, too."""
+        from ...place.candidates import Given, remedies
 
-    def shapes(model: Model | LlamaModel) -> tuple[Shape, ...]:
-        facts.update(_facts(model), n_ctx=getattr(model, "n_ctx", options["n_ctx"] or 512))
-        return shapes_of(*asked, facts["n_ctx"], model.n_ubatch)
+        judge = self._judge
+        if judge.given.refused or not self._facts:
+            return []
+        known = {name: value for name, value in self._facts.items() if name != "n_ctx"}
+        given = Given(self._asked, fit=self._fit, **known)
+        named = (option.changes for one in findings for option in one.options if option.changes)
+        with bar("looking for options that make it quicker"):
+            return remedies(judge, given, map(self._added, named))
 
-    def fit(changes: Changes) -> Changes | None:
-        found = _fitted(source, {**options, "n_ctx": facts["n_ctx"]}, changes)
+    def judged(self, findings: Sequence[Finding]) -> list[Finding]:
+        """The findings with the smallest remedy that mends each, or word that none was found."""
+        from ...plan import as_plan
+
+        found = self.found(findings)
+        was = self._sizes(self._judge.given.measures[-1].plan) if found else {}
+        smallest = sorted(found, key=lambda one: (len(one.changes), -one.gain))
+        looked_at = dict.fromkeys(one.flags for one in (*found[:2], *smallest[:_LOOKED_AT]))
+        then = [(one, self._sizes(as_plan(one.plan))) for one in smallest if one.flags in looked_at]
+        judged = []
+        for finding in findings:
+            left = _MENDED * was.get(finding.id, -1)
+            best = next((one for one, sizes in then if sizes.get(finding.id, 0) <= left), None)
+            if best is not None:
+                finding = replace(finding, remedy=str(best))
+            elif finding.options:
+                finding = replace(finding, remedy="")
+            judged.append(finding)
+        return judged
+
+    @cached_property
+    def _asked(self) -> dict[str, Any]:
+        options = self._options
+        if options["fit"] == "on":  # what it chose is what others are compared with
+            options = {**options, **(_fitted(self._source, options, {}) or {})}
+        return {**options, "fit": "off", "graphs": _graphs(options)}
+
+    @cached_property
+    def _judge(self) -> Judge:
+        from ...place.judge import Judge, shapes_of
+
+        @contextmanager
+        def again(changes: Changes) -> Iterator[Model | LlamaModel]:
+            log.disabled = True  # its warnings about the options were already shown
+            try:
+                with opened(self._source, quiet=True, **{**self._asked, **changes}) as model:
+                    yield model
+            finally:
+                log.disabled = False
+
+        def shapes(model: Model | LlamaModel) -> tuple[Shape, ...]:
+            n_ctx = getattr(model, "n_ctx", self._asked["n_ctx"] or 512)
+            self._facts.update(_facts(model), n_ctx=n_ctx)
+            return shapes_of(*shape_of(self._asked), n_ctx, model.n_ubatch)
+
+        return Judge(again, shapes, self._machine, self._asked["fit_target"][0] << 20)
+
+    def _fit(self, changes: Changes) -> Changes | None:
+        found = _fitted(self._source, {**self._asked, "n_ctx": self._facts["n_ctx"]}, changes)
         return found and {name: value for name, value in found.items() if name != "n_ctx"}
 
-    if options["fit"] == "on":  # what it chose is what others are compared with
-        options = {**options, **(_fitted(source, options, {}) or {})}
-    options = {**options, "fit": "off", "graphs": _graphs(options)}
-    with bar("looking for options that make it quicker"):
-        judge = Judge(again, shapes, machine, options["fit_target"][0] << 20)
-        if judge.given.refused or not facts:
-            return []
-        known = {name: value for name, value in facts.items() if name != "n_ctx"}
-        return remedies(judge, Given(options, fit=fit, **known))
+    def _added(self, changes: Changes) -> Changes:
+        """A finding's option: its overrides come before those given."""
+        if "overrides" not in changes:
+            return changes
+        return {**changes, "overrides": (*changes["overrides"], *self._asked["overrides"])}
+
+    def _sizes(self, plan: Plan) -> dict[str, int]:
+        """Bytes by finding."""
+        found: dict[str, int] = {}
+        for one in plan.advice(machine=self._machine):
+            found[one.id] = found.get(one.id, 0) + one.bytes
+        return found
 
 
 def _graphs(options: dict[str, Any]) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from . import (
     copies as advice_copies,
 )
+from . import host as advice_host
 from . import (
     layout as advice_layout,
 )
@@ -44,6 +45,9 @@ CHECKS = (
     Check("GP103", COST, "op offload copies weights", advice_copies.offloaded_weights, BOTH),
     Check("GP102", COST, "weights copied every time", advice_copies.weights, BOTH),
     Check("GP104", COST, "cache copied every time", advice_copies.state, BOTH),
+    Check("GP119", COST, "weights in host memory", advice_host.weights_in_host_memory),
+    Check("GP120", COST, "cache in host memory", advice_host.cache_in_host_memory),
+    Check("GP121", NOTE, "device left empty", advice_host.empty_devices),
     Check("GP109", NOTE, "input on the wrong side", advice_copies.inputs),
     Check("GP117", RISK, "memory out of reach", advice_reach.out_of_reach),
     Check("GP110", RISK, "scheduler nearly full", advice_setup.nearly_full),
@@ -63,8 +67,9 @@ def advice(plan: Planned, min_bytes: int = 1 << 20) -> tuple[Finding, ...]:
     findings = [
         Finding(
             check.id, check.severity, check.title,
-            found.text[:1].upper() + found.text[1:], found.suggestion,
+            found.text[:1].upper() + found.text[1:], found.prose,
             tuple(plan.tensor(t.id) for t in found.tensors), found.bytes,
+            options=tuple(found.options),
         )
         for check in answerable
         for found in check.run(facts)

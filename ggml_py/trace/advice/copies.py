@@ -8,7 +8,18 @@ from .. import causes
 from ..names import most, quoted
 from ..record import TensorRecord
 from ..rules import parse_version
-from .facts import CopiedTensor, Facts, Observation, nbytes, override, verb
+from .facts import (
+    ALL_LAYERS,
+    CACHE_HERE,
+    CACHE_THERE,
+    NO_OP_OFFLOAD,
+    CopiedTensor,
+    Facts,
+    Observation,
+    nbytes,
+    override,
+    verb,
+)
 
 # Since this version only a copy callback can limit the copies to the used experts.
 _ALL_EXPERTS = (0, 26)
@@ -27,12 +38,12 @@ def offloaded_weights(facts: Facts) -> Iterator[Observation]:
         yield Observation(
             f"{facts.of(weights, 'weight')} in host memory {verb(weights)} copied to {name}, "
             "which wants ops at this batch size although it does not hold their weights.",
-            f"If {name} has room for more layers, put them there (llama.cpp: a larger -ngl, or "
-            f"{override(facts, weights, to)}). A larger batch (-ub) spreads the copies over more "
-            "tokens. Without op offload (--no-op-offload) the ops run where the weights are."
+            f"If {name} has room for more layers, put them there. A larger batch (-ub) spreads "
+            "the copies over more tokens. Without op offload the ops run where the weights are."
             + _experts(facts, copies),
             weights,
             nbytes(copies),
+            (ALL_LAYERS, override(facts, weights, to), NO_OP_OFFLOAD),
         )
 
 
@@ -62,8 +73,7 @@ def weights(facts: Facts) -> Iterator[Observation]:
         yield Observation(
             f"{facts.of(weights, 'weight')} {verb(weights)} kept on {facts.name(at)} and copied "
             f"to {facts.name(to)}, {_reader(facts, copies)}.",
-            f"Keep {verb(weights, 'it where it is', 'them where they are')} read (llama.cpp: "
-            f"{override(facts, weights, to)})."
+            f"Keep {verb(weights, 'it where it is', 'them where they are')} read."
             + (
                 " It may also be op offload; the log does not say."
                 if _may_be_offload(facts, mine)
@@ -71,6 +81,7 @@ def weights(facts: Facts) -> Iterator[Observation]:
             ),
             weights,
             nbytes(copies),
+            (override(facts, weights, to),),
         )
 
 
@@ -88,15 +99,16 @@ def state(facts: Facts) -> Iterator[Observation]:
         readers = dict.fromkeys(r.id for c in copies for r in c.readers)
         after = facts.what_if(pins=dict.fromkeys(readers, home))
         there = after is not None and after.copy_bytes < facts.plan.copy_bytes
-        option = "--no-kv-offload" if to == facts.last else "a larger -ngl, and no --no-kv-offload"
+        options = (CACHE_HERE,) if to == facts.last else (CACHE_THERE, ALL_LAYERS)
         instead = f" On {home} instead: {facts.compared(after)}." if after and there else ""
         yield Observation(
             f"{facts.of(kept, 'tensor')} {verb(kept, 'stays', 'stay')} on {home} between "
             f"evaluations and {verb(kept)} copied to {name}, {_reader(facts, copies)}.{instead}",
-            f"Keep {verb(kept, 'it', 'them')} on {name} (llama.cpp: {option})"
+            f"Keep {verb(kept, 'it', 'them')} on {name}"
             + (f", or pin what reads {verb(kept, 'it', 'them')} to {home}." if there else "."),
             kept,
             nbytes(copies),
+            options,
         )
 
 

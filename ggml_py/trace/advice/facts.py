@@ -23,6 +23,14 @@ COST, RISK, NOTE = "cost", "risk", "note"
 _HOST_BACKENDS = ("BLAS", "CPU")  # ggml's backends without memory of their own, in a log
 
 
+class Option(NamedTuple):
+    """An option of llama.cpp that may mend a finding. Nothing here says whether the model then fits
+    its devices, or is quicker: `place.judge` finds out."""
+
+    flags: str  # as on a command line
+    changes: dict[str, Any]  # as `ggml-py` takes it; "overrides" come before those given
+
+
 @dataclass(frozen=True)
 class Finding:
     """One thing in a plan that its owner may want to change.
@@ -37,11 +45,26 @@ class Finding:
     severity: str
     title: str
     text: str
-    suggestion: str
+    prose: str  # what to do, without options of llama.cpp
     tensors: tuple[PlanTensor, ...]
     bytes: int
     # Predicted seconds of an evaluation that pass in its nodes and copies, with a machine.
     seconds: float | None = None
+    known_by: str = "predicted"  # or "by data sheets": what `seconds` rest on
+    options: tuple[Option, ...] = ()
+    # Of a model: what was planned and fits, "" if nothing was found; None: nothing was tried.
+    remedy: str | None = None
+
+    @property
+    def suggestion(self) -> str:
+        """What to do, with llama.cpp's options and what is known about them."""
+        if self.remedy is not None:
+            found = self.remedy or "none of the options that were tried mends it and fits"
+            return f"{self.prose} In llama.cpp: {found}.".lstrip()
+        if not self.options:
+            return self.prose
+        flags = ", or ".join(option.flags for option in self.options)
+        return f"{self.prose} In llama.cpp: {flags} (not checked: whether it fits).".lstrip()
 
     @property
     def page(self) -> str:
@@ -56,7 +79,7 @@ class Finding:
         known = self.bytes or isinstance(self.bytes, AtLeast)
         cost = f", {format_bytes(self.bytes)} per evaluation" if known else ""
         if self.seconds is not None:
-            cost += f", {1e3 * self.seconds:.3g} ms predicted"
+            cost += f", {1e3 * self.seconds:.3g} ms {self.known_by}"
         return "\n".join(
             [
                 f"{self.id} {self.title} ({self.severity}{cost})",
@@ -95,9 +118,10 @@ class Observation(NamedTuple):
     """What a check yields: a finding without the fields that are the same for the whole check."""
 
     text: str
-    suggestion: str
+    prose: str
     tensors: Sequence[TensorRecord] = ()
     bytes: int = 0
+    options: Sequence[Option] = ()
 
 
 class Check(NamedTuple):
@@ -261,8 +285,8 @@ class Facts:
         if then.n_splits != now.n_splits:
             splits = verb(then.splits, "split", "splits")
             told.append(f"{then.n_splits} {splits} instead of {now.n_splits}")
-        if then.copy_bytes != now.copy_bytes:
-            copied, instead = format_bytes(then.copy_bytes), format_bytes(now.copy_bytes)
+        copied, instead = format_bytes(then.copy_bytes), format_bytes(now.copy_bytes)
+        if copied != instead:
             told.append(f"{copied} copied instead of {instead}")
         return ", ".join(told) or "the same splits and bytes copied"
 
@@ -286,11 +310,18 @@ def verb(tensors: Sequence[object], one: str = "is", many: str = "are") -> str:
     return one if len(tensors) == 1 else many
 
 
-def override(facts: Facts, weights: list[TensorRecord], to: int) -> str:
+def override(facts: Facts, weights: list[TensorRecord], to: int) -> Option:
     """llama.cpp's --override-tensor for these weights."""
     names = [w.name for w in weights]
     others = {t.name for t in facts.capture.tensors if facts.is_weight(t)}.difference(names)
-    return f"-ot '{_pattern(names, others)}={facts.memory(to)}'"
+    text = f"{_pattern(names, others)}={facts.memory(to)}"
+    return Option(f"-ot '{text}'", {"overrides": (text,)})
+
+
+ALL_LAYERS = Option("-ngl all", {"n_gpu_layers": -1})
+CACHE_THERE = Option("-kvo", {"offload_kqv": True})
+CACHE_HERE = Option("-nkvo", {"offload_kqv": False})
+NO_OP_OFFLOAD = Option("--no-op-offload", {"op_offload": False})
 
 
 def _pattern(names: list[str], others: Iterable[str]) -> str:

@@ -35,8 +35,8 @@ def alternating(facts: Facts) -> Iterator[Observation]:
     yield Observation(
         f"The weights of {names} alternate, in {len(runs)} runs in graph order. With as many bytes "
         f"on each backend as now, but in one run: {facts.compared(after)}.",
-        "Put consecutive layers on the same backend (llama.cpp: -ngl and --tensor-split rather "
-        "than -ot rules that pick tensors out of layers).",
+        "Put consecutive layers on the same backend: -ngl and --tensor-split do, -ot rules that "
+        "pick tensors out of layers do not.",
         [facts.capture.tensors[i] for i in moves],
         min(facts.plan.copy_bytes - after.copy_bytes, nbytes(copies)),
     )
@@ -93,8 +93,8 @@ def lone_embedding(facts: Facts) -> Iterator[Observation]:
         f"{facts.of(tables, 'weight')} ({format_bytes(size)}) on {facts.name(device)}: "
         f"{facts.compared(after)}.",
         f"If {facts.name(device)} has room for {verb(tables, 'it', 'them')}, put "
-        f"{verb(tables, 'it', 'them')} there (llama.cpp: "
-        f"{override(facts, tables, device)}).",
+        f"{verb(tables, 'it', 'them')} there.",
         nodes,
         nbytes(copies),
+        (override(facts, tables, device),),
     )

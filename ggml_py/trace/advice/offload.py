@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from .. import causes
 from ..planned import Planned, format_bytes
 from ..record import TensorRecord
-from .facts import Facts, Observation, verb
+from .facts import Facts, Observation, Option, verb
 
 
 def defeated_by_blas(facts: Facts) -> Iterator[Observation]:
@@ -52,10 +52,10 @@ def defeated_by_layout(facts: Facts) -> Iterator[Observation]:
             f"although {device} wants {verb(nodes, 'it', 'them')} at this batch size: "
             f"{verb(nodes, 'its weight is', 'their weights are')} in {buft_name} memory. That does "
             "not count as host memory, and only ops with weights in host memory are offloaded.",
-            "Keep the weights in their original layout (llama.cpp: --no-repack) and compare prompt "
-            f"times, or put them on {device}.",
+            f"Keep the weights in their original layout, or put them on {device}.",
             nodes,
             sum(w.nbytes for w in weights),
+            (Option("--no-repack", {"repack": False}),),
         )
 
 

@@ -10,7 +10,7 @@ from ..answers.reasons import key
 from ..names import quoted
 from ..planned import format_bytes
 from ..record import TensorRecord
-from .facts import Facts, Observation, nbytes, override, verb
+from .facts import NO_OP_OFFLOAD, Facts, Observation, Option, nbytes, override, verb
 
 _HALF_AND_MORE = frozenset({"f32", "f16", "bf16"})
 
@@ -42,6 +42,7 @@ def fallback(facts: Facts) -> Iterator[Observation]:
                 _what_to_do(facts, moved[0], name),
                 moved,
                 nbytes(copies),
+                _options(facts, moved[0]),
             )
 
 
@@ -59,12 +60,18 @@ def _kept_off(facts: Facts, t: TensorRecord, device: int) -> bool:
 
 def _what_to_do(facts: Facts, t: TensorRecord, device: str) -> str:
     ask = f"plan.why_not({key(facts.plan.tensor(t.id))!r}, '{device}') says more."
+    if t.op == "FLASH_ATTN_EXT":
+        return f"Most devices support attention of other types of cache, or in several ops. {ask}"
+    return f"Use types and shapes that {device} supports, or another op. {ask}"
+
+
+def _options(facts: Facts, t: TensorRecord) -> tuple[Option, ...]:
     if t.op != "FLASH_ATTN_EXT":
-        return f"Use types and shapes that {device} supports, or another op. {ask}"
+        return ()
     k, v = (facts.capture.tensors[i].type for i in t.src[1:3])
     if {k, v} <= _HALF_AND_MORE:
-        return f"llama.cpp's -fa off computes attention with ops that most devices support. {ask}"
-    return f"llama.cpp's -ctk f16 -ctv f16 uses a cache type that most devices support. {ask}"
+        return (Option("-fa off", {"flash_attn": "off"}),)
+    return (Option("-ctk f16 -ctv f16", {"type_k": "f16", "type_v": "f16"}),)
 
 
 # Ops whose work is mostly reading their weights: such a node should follow them.
@@ -104,19 +111,16 @@ def dragged(facts: Facts) -> Iterator[Observation]:
             f"on {facts.name(home)}. If {verb(nodes, 'it', 'they')} were there too: "
             f"{facts.compared(after)}.",
             _let_go(op) if offloaded else
-            f"Keep {verb(weights, 'that weight', 'those weights')} on {facts.name(home)} "
-            f"(llama.cpp: {override(facts, weights, home)}).",
+            f"Keep {verb(weights, 'that weight', 'those weights')} on {facts.name(home)}.",
             nodes,
             nbytes(copies),
+            (NO_OP_OFFLOAD,) if offloaded else (override(facts, weights, home),),
         )  # fmt: skip
 
 
 def _let_go(op: str) -> str:
     since = " ggml 0.18.0 and later do not move it." if op == "FLASH_ATTN_EXT" else ""
-    return (
-        "Op offload moves it: turn that off (llama.cpp: --no-op-offload), or pin the node with "
-        f"set_tensor_backend.{since}"
-    )
+    return f"Op offload moves it: turn that off, or pin the node with set_tensor_backend.{since}"
 
 
 def swept(facts: Facts) -> Iterator[Observation]:

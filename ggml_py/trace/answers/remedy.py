@@ -27,7 +27,7 @@ class Remedy:
     """Options, the plan that results from them, and what is known of them."""
 
     flags: str  # as on llama.cpp's command line
-    plan: Planned
+    plan: Planned  # with them
     claim: str  # what is better, and by which knowledge
     room: str  # whether it fits: "fits, 1.2 GiB on gpu0 stay free", or "not checked: ..."
     known_by: str  # "machine", "data sheets" or "bytes"
@@ -129,7 +129,7 @@ def _moves(facts: Facts, why: WhySplits, main: int) -> Iterator[tuple[str, dict[
     weights = list(_weights_elsewhere(facts, why, main))
     if weights:
         flag = override(facts, [tensors[i] for i in weights], main)
-        yield flag, dict.fromkeys(weights, why.main)
+        yield flag.flags, dict.fromkeys(weights, why.main)
     own = [t for t in tensors if t.view_src < 0 and t.buffer >= 0]
     caches = [t.id for t in own if facts.is_state(t) and not _readable(facts, t.buffer, main)]
     if caches:

@@ -13,6 +13,7 @@ from ..names import with_bounds
 from ..reference import reference_of
 from .explain import has_steps
 from .reasons import AppliedRule, first_reason
+from .shares import bytes_moved
 
 if TYPE_CHECKING:
     from ..planned import Planned, PlanTensor
@@ -55,6 +56,7 @@ class SplitReason:
     n_copies: int
     copy_bytes: int
     text: str
+    bytes: int = 0  # that the nodes read and write, estimated; 0 if shapes are not known
 
 
 @dataclass(frozen=True)
@@ -104,15 +106,24 @@ def why_splits(plan: Planned) -> WhySplits:
     reasons = [
         SplitReason(
             *key, tuple(row.nodes), tuple(row.splits), len(row.copies),
-            sum(given.nbytes for given in row.copies), row.reason.text,
+            sum(given.nbytes for given in row.copies), row.reason.text, _moved(plan, row.nodes),
         )
         for key, row in asked.rows.items()
     ]  # fmt: skip
-    reasons.sort(key=lambda r: (-r.copy_bytes, -len(r.splits), r.nodes))
+    reasons.sort(key=lambda r: (-r.copy_bytes, -len(r.splits), -r.bytes, r.nodes))
     return WhySplits(
         asked.main, tuple(split_groups(plan)), tuple(reasons), len(others),
         sum(given.nbytes for given in others),
     )  # fmt: skip
+
+
+def _moved(plan: Planned, nodes: Iterable[int]) -> int:
+    """Bytes that nodes read and write."""
+    capture = plan.capture
+    if capture.source != "scheduler":
+        return 0
+    records = (capture.tensors[i] for i in nodes)
+    return sum(bytes_moved(t, [capture.tensors[i] for i in t.src if i >= 0]) for t in records)
 
 
 def split_groups(plan: Planned) -> Iterable[SplitGroup]:

@@ -1,0 +1,123 @@
+"""Findings about weights and caches in the host's memory, and about devices that are left empty.
+
+None of them costs a split or a copy: what they cost is the time in which the host reads them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from math import prod
+
+from ..names import block_of, counted
+from ..planned import format_bytes
+from ..record import TensorRecord
+from .facts import ALL_LAYERS, CACHE_THERE, Facts, Observation, Option, override, verb
+
+_PRODUCTS = ("MUL_MAT", "MUL_MAT_ID")
+_OF_LAYER = re.compile(r"_l(\d+)$")  # of a cache's name: cache_k_l12
+
+
+def weights_in_host_memory(facts: Facts) -> Iterator[Observation]:
+    """Weights that the host multiplies with in each evaluation, beside a device."""
+    read: dict[TensorRecord, int] = {}
+    nodes = []
+    for t in facts.computed:
+        if t.op in _PRODUCTS and _is_hosts(facts, t) and t.id not in facts.explained_nodes:
+            weight = facts.capture.tensors[t.src[0]]
+            if facts.is_weight(weight):
+                read[weight] = max(read.get(weight, 0), _read(facts, t, weight))
+                nodes.append(t)
+    size = sum(read.values())
+    if size < max(facts.min_bytes, 1):
+        return
+    weights = list(read)
+    layers = {block[0] for w in weights if (block := block_of(w.name))}
+    of_layers = f" of {counted(len(layers), 'layer')}" if layers else ""
+    there = sum(_weights_of(facts, b) for b in facts.devices)
+    device = facts.devices[0]
+    experts = all(w.ne[2] > 1 for w in weights)
+    yield Observation(
+        f"{facts.of(weights, 'weight')}{of_layers} {verb(weights)} in host memory, of which "
+        f"{facts.name(facts.last)} reads {format_bytes(size)} in each evaluation"
+        + (f", beside {format_bytes(there)} of weights on devices." if there else "."),
+        "A device reads its own memory several times as fast: put there what has room.",
+        nodes,
+        size,
+        (override(facts, weights, device),) if experts else (ALL_LAYERS,),
+    )
+
+
+def cache_in_host_memory(facts: Facts) -> Iterator[Observation]:
+    """Caches that the host computes attention with, of layers whose weights are on a device."""
+    on_devices = {
+        block[0] for b in facts.devices for w in _held(facts, b) if (block := block_of(w.name))
+    }
+    read: dict[TensorRecord, int] = {}
+    nodes: dict[TensorRecord, None] = {}
+    for t in facts.computed:
+        if not _is_hosts(facts, t):
+            continue
+        for source in facts.sources(t):
+            holder = facts.holder(source)
+            layer = _OF_LAYER.search(holder.name)
+            if layer and layer[1] in on_devices and facts.is_state(holder) and t.op != "SET_ROWS":
+                read[holder] = max(read.get(holder, 0), min(source.nbytes, holder.nbytes))
+                nodes[t] = None
+    size = sum(read.values())
+    if size < max(facts.min_bytes, 1):
+        return
+    kept = list(read)
+    yield Observation(
+        f"{facts.of(kept, 'cache')} {verb(kept)} in host memory, and {facts.name(facts.last)} "
+        f"reads up to {format_bytes(size)} of {verb(kept, 'it', 'them')} in each evaluation, while "
+        "the weights of the same layers are on a device.",
+        f"Keep {verb(kept, 'it', 'them')} where the layers are.",
+        list(nodes),
+        size,
+        (CACHE_THERE,),
+    )
+
+
+def empty_devices(facts: Facts) -> Iterator[Observation]:
+    """Devices that hold and compute nothing, while others or the host hold weights."""
+    busy = {split.backend for split in facts.plan.split_records}
+    sizes = {b: _weights_of(facts, b) for b in facts.devices}
+    others = sum(w.nbytes for w in facts.capture.tensors if facts.capture.is_weight(w))
+    for b, size in sizes.items():
+        if b in busy or size or others < max(facts.min_bytes, 1):
+            continue
+        options = [ALL_LAYERS]
+        if len(facts.devices) > 1:
+            options.insert(0, Option("-sm layer", {"split_mode": "layer"}))
+        yield Observation(
+            f"{facts.name(b)} holds no weights and computes nothing, while {format_bytes(others)} "
+            "of weights are elsewhere.",
+            f"Give {facts.name(b)} layers, or leave it out.",
+            options=options,
+        )
+
+
+def _is_hosts(facts: Facts, t: TensorRecord) -> bool:
+    where = facts.where[t.id]
+    return bool(facts.devices) and not facts.has_own_memory(where)
+
+
+def _read(facts: Facts, t: TensorRecord, weight: TensorRecord) -> int:
+    """Bytes of the weight that computing `t` reads: of experts those that its tokens choose."""
+    if t.op != "MUL_MAT_ID":
+        return weight.nbytes
+    chosen = prod(facts.capture.tensors[t.src[2]].ne)
+    return min(weight.nbytes, chosen * weight.nb[2])
+
+
+def _held(facts: Facts, b: int) -> Iterator[TensorRecord]:
+    """The weights in memory that a backend has for itself."""
+    own = facts.plan.backends[b].buft
+    for t in facts.capture.tensors:
+        if facts.capture.is_weight(t) and t.view_src < 0 and facts.capture.buft_of(t) == own:
+            yield t
+
+
+def _weights_of(facts: Facts, b: int) -> int:
+    return sum(w.nbytes for w in _held(facts, b))
