@@ -10,7 +10,6 @@ import click
 from ..trace.answers.passes import PASS_NAMES, has_leaf_passes
 from .shared.analysis import analyze as show_misses
 from .shared.analysis import analyze_option
-from .shared.command_line import command_line
 from .shared.options import ModelCommand, as_json, echo_json
 from .shared.output import check_output, save
 from .shared.predicted import Predictions, machine_option
@@ -96,7 +95,7 @@ def command(
     predictions = Predictions(machine_path, options["devices"])
     before = get_plan(model, **options)
     plan = _changed(before, changes, model, options) if changes else before
-    if is_model(model) and not command_line() and not changes:
+    if is_model(model) and not changes:
         predictions.remedies = Remedies(model, for_model(options), predictions.judging)
     if output is not None:
         save(plan, output, force=force, machine=predictions.machine)

@@ -208,6 +208,15 @@ _LOAD_OPTIONS = [
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
+def model_flags() -> list[ModelOption]:
+    """The options of `models.load`."""
+
+    @load_options
+    def nothing() -> None: ...
+
+    return list(reversed(nothing.__click_params__))  # type: ignore[attr-defined]
+
+
 def load_options(function: F) -> F:
     """The options of `models.load`."""
     for option in reversed(_LOAD_OPTIONS):

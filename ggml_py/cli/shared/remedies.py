@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from .bar import bar
-from .source import opened, shape_of
+from .setup import Setup, setup_of
+from .source import shape_of
 
 if TYPE_CHECKING:
     from ...cost import Machine
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
 
 _LOOKED_AT = 8  # smallest remedies whose plans are searched for findings
 _MENDED = 0.5  # of a finding's bytes, at most, that a remedy leaves
-log = logging.getLogger("ggml_py")
 
 
 class Remedies:
@@ -35,6 +33,10 @@ class Remedies:
         self._source, self._options, self._machine = source, options, machine
         self._facts: dict[str, Any] = {}
 
+    @cached_property
+    def _setup(self) -> Setup:
+        return setup_of(self._source, self._options)
+
     def found(self, findings: Iterable[Finding] = ()) -> list[Remedy]:
         """The quickest first; options that `findings` name are tried, too."""
         from ...place.candidates import Given, remedies
@@ -43,7 +45,7 @@ class Remedies:
         if judge.given.refused or not self._facts:
             return []
         known = {name: value for name, value in self._facts.items() if name != "n_ctx"}
-        given = Given(self._asked, fit=self._fit, **known)
+        given = Given(self._setup.options, fit=self._fit, **known)
         named = (option.changes for one in findings for option in one.options if option.changes)
         with bar("looking for options that make it quicker"):
             return remedies(judge, given, map(self._added, named))
@@ -69,41 +71,27 @@ class Remedies:
         return judged
 
     @cached_property
-    def _asked(self) -> dict[str, Any]:
-        options = self._options
-        if options["fit"] == "on":  # what it chose is what others are compared with
-            options = {**options, **(_fitted(self._source, options, {}) or {})}
-        return {**options, "fit": "off", "graphs": _graphs(options)}
-
-    @cached_property
     def _judge(self) -> Judge:
         from ...place.judge import Judge, shapes_of
 
-        @contextmanager
-        def again(changes: Changes) -> Iterator[Model | LlamaModel]:
-            log.disabled = True  # its warnings about the options were already shown
-            try:
-                with opened(self._source, quiet=True, **{**self._asked, **changes}) as model:
-                    yield model
-            finally:
-                log.disabled = False
+        options = self._setup.options
 
         def shapes(model: Model | LlamaModel) -> tuple[Shape, ...]:
-            n_ctx = getattr(model, "n_ctx", self._asked["n_ctx"] or 512)
+            n_ctx = getattr(model, "n_ctx", options["n_ctx"] or 512)
             self._facts.update(_facts(model), n_ctx=n_ctx)
-            return shapes_of(*shape_of(self._asked), n_ctx, model.n_ubatch)
+            return shapes_of(*shape_of(options), n_ctx, model.n_ubatch)
 
-        return Judge(again, shapes, self._machine, self._asked["fit_target"][0] << 20)
+        return Judge(self._setup.opened, shapes, self._machine, options["fit_target"][0] << 20)
 
     def _fit(self, changes: Changes) -> Changes | None:
-        found = _fitted(self._source, {**self._asked, "n_ctx": self._facts["n_ctx"]}, changes)
+        found = self._setup.fit({**changes, "n_ctx": self._facts["n_ctx"]})
         return found and {name: value for name, value in found.items() if name != "n_ctx"}
 
     def _added(self, changes: Changes) -> Changes:
         """A finding's option: its overrides come before those given."""
         if "overrides" not in changes:
             return changes
-        return {**changes, "overrides": (*changes["overrides"], *self._asked["overrides"])}
+        return {**changes, "overrides": (*changes["overrides"], *self._setup.options["overrides"])}
 
     def _sizes(self, plan: Plan) -> dict[str, int]:
         """Bytes by finding."""
@@ -111,20 +99,6 @@ class Remedies:
         for one in plan.advice(machine=self._machine):
             found[one.id] = found.get(one.id, 0) + one.bytes
         return found
-
-
-def _graphs(options: dict[str, Any]) -> str:
-    """Who builds the graphs: libllama if it is there, which plans without any memory."""
-    from ...errors import NotBuiltError
-    from ...llama.library import find
-
-    if options["graphs"] != "auto":
-        return str(options["graphs"])
-    try:
-        find(build=False)
-    except NotBuiltError:
-        return "auto"
-    return "libllama"
 
 
 def _facts(model: Model | LlamaModel) -> dict[str, Any]:
@@ -138,24 +112,3 @@ def _facts(model: Model | LlamaModel) -> dict[str, Any]:
         "n_expert": int(model.metadata.get(f"{arch}.expert_count", 0)),
         "gpus": tuple(d.name for d in devices_of(model) if d.type in GPU_TYPES),
     }
-
-
-def _fitted(source: str, options: dict[str, Any], changes: Changes) -> Changes | None:
-    """What llama.cpp's --fit chooses with changes; None without libllama, or if nothing fits."""
-    from ...errors import AbortError, AllocError, ModelError, NotBuiltError
-    from ...llama import LlamaModel
-
-    asked = {**options, **changes, "fit": "on", "graphs": "libllama", "no_build": True}
-    try:
-        with opened(source, quiet=True, **asked) as model:
-            if not isinstance(model, LlamaModel) or not model.fits:
-                return None
-            chosen = model.fitted
-    except (AbortError, AllocError, ModelError, NotBuiltError):
-        return None
-    pairs = ",".join(f"{p}={b}" for p, b in chosen.get("tensor_overrides", ()))
-    split = chosen.get("tensor_split", ())
-    return changes | {
-        "n_ctx": chosen["n_ctx"], "n_gpu_layers": chosen["n_gpu_layers"],
-        "overrides": (pairs,) if pairs else (), "tensor_split": split if any(split) else None,
-    }  # fmt: skip

@@ -44,7 +44,7 @@ def test_gp104_a_cache_on_the_other_side_than_its_attention(stack):  # llama.cpp
     assert names(finding) == ["k", "v"] and finding.bytes == 2 * plan.node("k").nbytes
     assert "'kqv' reads 'k' (2.sup: gpu0 supports it and spread down" in finding.text
     assert "On CPU instead: 3 splits instead of 1, 3.0 KiB copied instead of 65.0" in finding.text
-    assert "--no-kv-offload" in finding.suggestion
+    assert "-kvo" in finding.suggestion and "not checked" in finding.suggestion
 
 
 def test_gp104_not_for_a_cache_beside_its_attention(stack):

@@ -1,0 +1,185 @@
+"""A model with the options that it is planned with, which can be opened again with some changed:
+from our own options, or from a program's command line behind --."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from .command_line import command_line, open_it
+from .options import ModelOption, device_names, model_flags, with_properties
+from .source import opened
+
+if TYPE_CHECKING:
+    from ...llama import LlamaModel
+    from ...models import Model
+
+log = logging.getLogger("ggml_py")
+Changes = dict[str, Any]
+
+
+class Setup:
+    """Our own options, as `source_options` have them."""
+
+    def __init__(self, source: str, options: Mapping[str, Any]) -> None:
+        self.source = source
+        self.options: dict[str, Any] = {**options, "graphs": _graphs(options)}
+        if options["fit"] == "on":  # what it chose is what others are compared with
+            self.options |= self.fit({}) or {}
+            self.options["fit"] = "off"
+
+    @contextmanager
+    def opened(self, changes: Changes) -> Iterator[Model | LlamaModel]:
+        """The model with changes; warnings about the options were already shown."""
+        with _quiet(), opened(self.source, quiet=True, **{**self.options, **changes}) as model:
+            yield model
+
+    def fit(self, changes: Changes) -> Changes | None:
+        """What llama.cpp's --fit chooses with changes, its context, and the changes; None without
+        libllama, or if nothing fits."""
+        from ...errors import AbortError, AllocError, ModelError, NotBuiltError
+        from ...llama import LlamaModel
+
+        try:
+            with self._fitting(changes) as model:
+                if not isinstance(model, LlamaModel) or not model.fits:
+                    return None
+                chosen = model.fitted
+        except (AbortError, AllocError, ModelError, NotBuiltError):
+            return None
+        pairs = ",".join(f"{p}={b}" for p, b in chosen.get("tensor_overrides", ()))
+        split = chosen.get("tensor_split", ())
+        return changes | {
+            "n_ctx": chosen["n_ctx"], "n_gpu_layers": chosen["n_gpu_layers"], "overrides": (pairs,) if pairs else (),
+            "tensor_split": split if any(split) else None,
+        }  # fmt: skip
+
+    @contextmanager
+    def _fitting(self, changes: Changes) -> Iterator[Model | LlamaModel]:
+        more = {"fit": "on", "graphs": "libllama", "no_build": True}
+        with self.opened({**changes, **more}) as model:
+            yield model
+
+
+class ProgramSetup(Setup):
+    """A program's command line: its options for placement are known by llama.cpp's names, and all
+    others stay as they are."""
+
+    def __init__(self, source: str, options: Mapping[str, Any], words: Sequence[str]) -> None:
+        self._rest, given, self._is_fit = _divided(words)
+        self._devices = with_properties(device_names(options["devices"]), options["profile_set"])
+        self.source = source
+        self.options = {**options, **given, "fit": "off"}
+        if self._is_fit and (chosen := self.fit({})):
+            n_ctx = chosen.pop("n_ctx")
+            self.options |= chosen
+            if not {"-c", "--ctx-size"}.intersection(self._rest):
+                self._rest += ["-c", str(n_ctx)]
+
+    @contextmanager
+    def opened(self, changes: Changes) -> Iterator[Model | LlamaModel]:
+        with self._with({**self.options, **changes}, ["--fit", "off"]) as model:
+            yield model
+
+    @contextmanager
+    def _fitting(self, changes: Changes) -> Iterator[Model | LlamaModel]:
+        with self._with({**self.options, **changes}, ["--fit", "on"]) as model:
+            yield model
+
+    @contextmanager
+    def _with(self, options: Mapping[str, Any], more: Sequence[str]) -> Iterator[LlamaModel]:
+        words = [*self._rest, *_words(options), *more]
+        with _quiet(), open_it(self.source, words, self._devices, build=False) as model:
+            yield model
+
+
+def setup_of(source: str, options: Mapping[str, Any]) -> Setup:
+    """The setup of the running verb."""
+    words = command_line()
+    return Setup(source, options) if words is None else ProgramSetup(source, options, words)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    before, log.disabled = log.disabled, True
+    try:
+        yield
+    finally:
+        log.disabled = before
+
+
+def _graphs(options: Mapping[str, Any]) -> str:
+    """Who builds the graphs: libllama if it is there, which plans without any memory."""
+    from ...errors import NotBuiltError
+    from ...llama.library import find
+
+    if options["graphs"] != "auto":
+        return str(options["graphs"])
+    try:
+        find(build=False)
+    except NotBuiltError:
+        return "auto"
+    return "libllama"
+
+
+# The options that are changed, as a program takes them: by their names in `models.load`.
+_NAMES = (
+    "n_gpu_layers", "overrides", "cpu_moe", "n_cpu_moe", "n_cpu_ffn", "offload_kqv", "op_offload",
+    "split_mode", "tensor_split", "main_gpu", "repack", "flash_attn", "type_k", "type_v",
+    "n_ubatch",
+)  # fmt: skip
+_FIT = ("-fit", "--fit")
+
+
+def _options() -> dict[str, ModelOption]:
+    return {option.name: option for option in model_flags() if option.name in _NAMES}
+
+
+def _divided(words: Sequence[str]) -> tuple[list[str], Changes, bool]:
+    """The words without these options, the options that they give, and whether --fit is on."""
+    flags = {
+        flag: (option, flag in option.opts)
+        for option in _options().values() for flag in (*option.opts, *option.secondary_opts)
+    }  # fmt: skip
+    rest, given, is_fit = list[str](), Changes(), True
+    left = iter(words)
+    for word in left:
+        flag, equals, value = word.partition("=")
+        if flag in _FIT:
+            is_fit = (value if equals else next(left, "on")) != "off"
+            continue
+        if flag not in flags:
+            rest.append(word)
+            continue
+        option, positive = flags[flag]
+        name = str(option.name)
+        if option.is_flag:
+            given[name] = positive
+        else:
+            text = value if equals else next(left, "")
+            converted = option.type.convert(text, option, None)
+            given[name] = (*given.get(name, ()), text) if option.multiple else converted
+    return rest, given, is_fit
+
+
+def _words(options: Mapping[str, Any]) -> list[str]:
+    """The options as words, without what has its default."""
+    found: list[str] = []
+    for name, option in _options().items():
+        value = options.get(name)
+        if value is None or value == option.default or value == ():
+            continue
+        if option.is_flag:
+            found.append(option.opts[-1] if value else option.secondary_opts[-1])
+        elif option.multiple:
+            found += [word for text in value for word in (option.opts[0], text)]
+        elif isinstance(value, tuple):
+            found += [option.opts[0], ",".join(f"{part:g}" for part in value)]
+        else:
+            found += [
+                option.opts[0],
+                "all" if (name, value) == ("n_gpu_layers", -1) else str(value),
+            ]
+    return found
