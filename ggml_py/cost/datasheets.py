@@ -6,6 +6,7 @@ trust: the interval goes from nearly the sheet's figures to less than half of th
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 
 from .curves import Read
@@ -52,6 +53,18 @@ DATASHEETS = {
     "m3ultra": DataSheet(819, 28.2, 28.2, 819), "m4": DataSheet(120, 4.3, 4.3, 120),
     "m4max": DataSheet(546, 18.4, 18.4, 546),
 }  # fmt: skip
+
+_VENDOR = re.compile(r"nvidia|geforce|tesla|amd|radeon|instinct|intel|apple|\(r\)|\(tm\)|graphics")
+_SIZE = re.compile(r"[-\s]*(pcie|sxm\d*|hbm\d*e?|nvl|\d+ ?gb)\b")
+
+
+def card_of(description: str) -> str | None:
+    """The card that a driver describes so ("NVIDIA GeForce RTX 4090"), as a key of `DATASHEETS`;
+    None for any other, also for a laptop's or a "Ti" that has no data sheet here."""
+    name = _SIZE.sub(" ", _VENDOR.sub(" ", description.lower()))
+    key = re.sub(r"[\s-]+", "", name)
+    return next((card for card in DATASHEETS if card.replace("-", "") == key), None)
+
 
 # A host that nobody measured, by the name that `SheetEstimator` takes: two channels of DDR5, eight
 # cores with AVX2. Desktops with DDR4 read half as much, servers with eight channels four times.

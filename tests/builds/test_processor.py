@@ -142,3 +142,49 @@ def test_another_processor_is_told_by_its_own_list(tmp_path, monkeypatch):
     processor.check({"key": "a portable one"})
     monkeypatch.setattr(processor, "CPUINFO", tmp_path / "none")  # a system without the file
     processor.check(build)
+
+
+# --- AMX, which GCC compiles wrongly
+
+_CUT = '__asm__ volatile ("ldtilecfg\\t%X0" :: "m" (*((const void **)__config)));'
+_WHOLE = '__asm__ volatile ("ldtilecfg\\t%X0" :: "m" (*(const _tile *) __config));'
+
+
+@pytest.mark.parametrize(
+    ("flags", "header", "is_left_out"),
+    [("flags : avx2 amx_tile", _CUT, True), ("flags : avx2 amx_tile", _WHOLE, False),
+     ("flags : avx2", _CUT, False), ("flags : avx2 amx_tile", None, False)],
+)  # fmt: skip
+def test_amx_is_left_out_where_the_compiler_drops_its_configuration(
+    tmp_path, monkeypatch, flags, header, is_left_out
+):
+    from vendor import identity, toolchain
+
+    path = tmp_path / "amxtileintrin.h"
+    if header is not None:
+        path.write_text(header)
+    compiler = tmp_path / "cc"
+    compiler.write_text(f"#!/bin/sh\necho {path}\n")
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CC", str(compiler))
+    monkeypatch.setenv("CFLAGS", "-O2")
+    monkeypatch.setattr(toolchain, "cpu_identity", lambda: flags)
+    found = identity.common_flags(identity.Options())
+    assert ("-mno-amx-tile" in found.get("CMAKE_CXX_FLAGS", "")) == is_left_out
+    assert found.get("CMAKE_C_FLAGS", "-O2").startswith("-O2")  # the user's own stay
+    assert "CMAKE_C_FLAGS" not in identity.common_flags(identity.Options(portable=True))
+
+
+@X86
+def test_this_build_computes_with_its_own_instructions(tmp_path):
+    """A prompt of a quantised model: it died of SIGILL where AMX was compiled wrongly."""
+    code = (
+        "import ggml_py as ggml, numpy as np\n"
+        "from ggml_py.models import load\n"
+        "from ggml_py.models.synthetic import LlamaSpec, write_llama\n"
+        "write_llama('m.gguf', LlamaSpec(n_layer=1))\n"
+        "with load('m.gguf') as m: print(np.isfinite(m.eval(list(range(64)))).all())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True,
+                          check=False, cwd=tmp_path)  # fmt: skip
+    assert done.stdout.strip() == "True", (done.returncode, done.stderr[-500:])

@@ -8,7 +8,8 @@ from drawn_plans import llama
 from measured import machine, sample
 
 import ggml_py as ggml
-from ggml_py.cost.datasheets import DATASHEETS
+from ggml_py.cost import Machine
+from ggml_py.cost.datasheets import DATASHEETS, card_of
 from ggml_py.cost.machine import MeasuredDevice
 
 
@@ -94,3 +95,28 @@ def test_findings_are_ordered_by_the_time_that_they_are_about(tmp_path):
             assert f"{1e3 * finding.seconds:.3g} ms predicted" in str(finding)
             assert finding.to_dict()["seconds"] == finding.seconds
     assert all(f.seconds is None and "seconds" not in f.to_dict() for f in by_bytes)
+
+
+@pytest.mark.parametrize(("description", "card"), [
+    ("NVIDIA GeForce RTX 4090", "rtx4090"), ("NVIDIA H100 80GB HBM3", "h100"),
+    ("NVIDIA A100-SXM4-80GB", "a100"), ("Tesla P40", "p40"), ("NVIDIA L40S", "l40s"),
+    ("AMD Radeon RX 7900 XTX", "rx7900xtx"), ("Apple M3 Max", "m3max"),
+    ("AMD Instinct MI300X", "mi300x"), ("Intel(R) Arc(TM) A770 Graphics", "arc-a770"),
+    ("NVIDIA GeForce RTX 4090 Laptop GPU", None), ("NVIDIA GeForce RTX 4070 Ti", None),
+    ("NVIDIA GeForce RTX 4080 SUPER", None), ("llvmpipe (LLVM 15.0.6, 256 bits)", None),
+    ("AMD EPYC 7763 64-Core Processor", None), ("", None),
+])  # fmt: skip
+def test_a_drivers_name_of_a_card(description, card):
+    assert card_of(description) == card
+
+
+def test_a_machine_of_sheets_has_a_usual_host():
+    """Its intervals are wide, and it says what it rests on."""
+    plan = llama(4)
+    cost = plan.cost(Machine.of_sheets({"gpu0": "rtx4090"}))
+    assert not cost.unknown and not cost.missing_copies and cost.stale == ()
+    assert any("usual host" in said and "34 to 230 GB/s" in said for said in cost.assumed)
+    for node in cost.nodes:
+        if node.backend == "CPU" and node.work and node.work.bytes > 1 << 20:
+            low, high = node.interval
+            assert node.work.bytes / high <= 34e9 and node.work.bytes / low >= 200e9

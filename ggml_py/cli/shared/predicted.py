@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
+    from ...backends.device import Device
     from ...cost import Cost, Machine
     from ...plan import Plan
     from ...trace.advice.facts import Finding
@@ -41,8 +42,11 @@ def load_machine(path: str | None, devices: Sequence[str] = ()) -> Machine:
 
 
 def _cards(devices: Sequence[str]) -> dict[str, str]:
-    from ...cost.datasheets import DATASHEETS
+    """Cards with a data sheet: those that simulated devices stand for, and real ones."""
+    from ...cost.datasheets import DATASHEETS, card_of
 
+    if not devices:
+        return {d.name: card for d in _real_devices() if (card := card_of(d.description))}
     cards = {}
     for text in devices:
         for one in re.split(",(?=sim:)", text):
@@ -51,6 +55,12 @@ def _cards(devices: Sequence[str]) -> dict[str, str]:
             if one.startswith("sim:") and card in DATASHEETS:
                 cards[name] = card
     return cards
+
+
+def _real_devices() -> Sequence[Device]:
+    from ...backends.device import devices
+
+    return devices()
 
 
 def _n_threads() -> int:

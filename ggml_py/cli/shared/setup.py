@@ -52,8 +52,8 @@ class Setup:
         pairs = ",".join(f"{p}={b}" for p, b in chosen.get("tensor_overrides", ()))
         split = chosen.get("tensor_split", ())
         return changes | {
-            "n_ctx": chosen["n_ctx"], "n_gpu_layers": chosen["n_gpu_layers"], "overrides": (pairs,) if pairs else (),
-            "tensor_split": split if any(split) else None,
+            "n_ctx": chosen["n_ctx"], "n_gpu_layers": chosen["n_gpu_layers"],
+            "overrides": (pairs,) if pairs else (), "tensor_split": split if any(split) else None,
         }  # fmt: skip
 
     @contextmanager
