@@ -172,7 +172,7 @@ def _words(options: Mapping[str, Any]) -> list[str]:
         if value is None or value == option.default or value == ():
             continue
         if option.is_flag:
-            found.append(option.opts[-1] if value else option.secondary_opts[-1])
+            found += option.opts[-1:] if value else option.secondary_opts[-1:]
         elif option.multiple:
             found += [word for text in value for word in (option.opts[0], text)]
         elif isinstance(value, tuple):
