@@ -96,7 +96,7 @@ def command(
     before = get_plan(model, **options)
     plan = _changed(before, changes, model, options) if changes else before
     if is_model(model) and not changes:
-        predictions.remedies = Remedies(model, for_model(options), predictions.judging)
+        predictions.remedies = Remedies(model, for_model(options), predictions)
     if output is not None:
         save(plan, output, force=force, machine=predictions.machine)
         click.echo(f"{output}: {plan.headline()}", err=True)
@@ -140,13 +140,14 @@ def _changed(
 
 def _answer(plan: Plan, predictions: Predictions) -> tuple[WhySplits, Remedy | None]:
     """Why the plan has so many splits, and what would help; tried out if it is a model's."""
-    from ..place.candidates import simplest
     from ..trace.answers.remedy import remedy_of
     from ..trace.answers.why_splits import why_splits
 
     why = why_splits(plan)
     if predictions.remedies is None:
         return why, remedy_of(plan, why)
+    from ..place.candidates import simplest
+
     return why, simplest(predictions.remedies.found())
 
 

@@ -29,6 +29,7 @@ RESERVE = 1 << 30  # bytes that stay free on each device: llama.cpp's default of
 Changes = dict[str, Any]
 Opened = Callable[[Changes], AbstractContextManager["Model | LlamaModel"]]
 LEAST = 0.05  # part of the time, or of the bytes, that a change must save
+_SLOWER = 10  # times that a byte takes in host memory, where speeds are not known
 _WORSE = 1.05  # from which on another graph's time is called longer
 _REFUSALS = (AbortError, AllocError, ModelError, UnknownDeviceError, ValueError)
 
@@ -190,9 +191,11 @@ class Judge:
 
 
 def _host_part(measure: Measure) -> float:
-    if measure.cost is None:
+    if measure.cost is None:  # a byte there takes much longer, and so does a split
         moved = measure.bytes
-        return (moved.host + moved.link) / max(sum(moved), 1)
+        return (
+            1.0 if measure.plan.n_splits > 2 else _SLOWER * (moved.host + moved.link) / sum(moved)
+        )
     plan, cost = measure.plan, measure.cost
     devices = {plan.backends[b].name for b in Facts(plan, 0).devices}
     elsewhere = sum(split.seconds for split in cost.splits if split.backend not in devices)

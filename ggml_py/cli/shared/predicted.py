@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -81,8 +82,13 @@ class Predictions:
     def __init__(self, path: str | None, devices: Sequence[str] = ()) -> None:
         """`devices` are the values of -d. Raises what `Machine.load` raises."""
         self.machine = None if path is None else load_machine(path, devices)
-        self.judging = self.machine or load_machine(None, devices)  # for advice
+        self._devices = devices
         self.remedies: Remedies | None = None  # of a model
+
+    @cached_property
+    def judging(self) -> Machine:
+        """What advice about a model rests on: the machine's file, or data sheets."""
+        return self.machine or load_machine(None, self._devices)
 
     def of(self, plan: Plan) -> str:
         """A sentence; "" without a machine."""
@@ -108,7 +114,7 @@ class Predictions:
         from ...cost.change import n_unknown
 
         machine = self.machine
-        if machine is None and plan.capture.source == "scheduler":
+        if machine is None and self.remedies is not None:
             machine = None if n_unknown(plan.cost(self.judging)) else self.judging
         findings = plan.advice(machine=machine)
         return findings if self.remedies is None else self.remedies.judged(findings)

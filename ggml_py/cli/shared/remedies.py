@@ -12,13 +12,13 @@ from .setup import Setup, setup_of
 from .source import shape_of
 
 if TYPE_CHECKING:
-    from ...cost import Machine
     from ...llama import LlamaModel
     from ...models import Model
     from ...place.judge import Changes, Judge, Shape
     from ...plan import Plan
     from ...trace.advice.facts import Finding
     from ...trace.answers.remedy import Remedy
+    from .predicted import Predictions
 
 _LOOKED_AT = 8  # smallest remedies whose plans are searched for findings
 _MENDED = 0.5  # of a finding's bytes, at most, that a remedy leaves
@@ -29,8 +29,8 @@ class Remedies:
     llama.cpp would load it, and fits the devices' memory. Nothing is tried before it is asked for.
     """
 
-    def __init__(self, source: str, options: dict[str, Any], machine: Machine | None) -> None:
-        self._source, self._options, self._machine = source, options, machine
+    def __init__(self, source: str, options: dict[str, Any], predictions: Predictions) -> None:
+        self._source, self._options, self._predictions = source, options, predictions
         self._facts: dict[str, Any] = {}
 
     @cached_property
@@ -81,7 +81,9 @@ class Remedies:
             self._facts.update(_facts(model), n_ctx=n_ctx)
             return shapes_of(*shape_of(options), n_ctx, model.n_ubatch)
 
-        return Judge(self._setup.opened, shapes, self._machine, options["fit_target"][0] << 20)
+        return Judge(
+            self._setup.opened, shapes, self._predictions.judging, options["fit_target"][0] << 20
+        )
 
     def _fit(self, changes: Changes) -> Changes | None:
         found = self._setup.fit({**changes, "n_ctx": self._facts["n_ctx"]})
@@ -96,7 +98,7 @@ class Remedies:
     def _sizes(self, plan: Plan) -> dict[str, int]:
         """Bytes by finding."""
         found: dict[str, int] = {}
-        for one in plan.advice(machine=self._machine):
+        for one in plan.advice(machine=self._predictions.judging):
             found[one.id] = found.get(one.id, 0) + one.bytes
         return found
 
