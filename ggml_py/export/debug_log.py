@@ -6,6 +6,10 @@ This file has the grammar: which lines there are, and what may be around them.
 ggml prints a line in pieces: the node, then each source; the split, then each input. So a log with
 prefixes (a time, a level) has them in the middle of lines too. Another message may come between two
 pieces, and some programs write each piece on its own line.
+
+People paste excerpts: a dump may begin at a later split or inside one, and end anywhere.
+GGML_SCHED_DEBUG=1 prints the splits without their nodes. A print whose names are wider than
+upstream's 20 bytes is read with its own width.
 C: ggml_backend_sched_print_assignments
 """
 
@@ -22,18 +26,19 @@ from .log_lines import BEGIN, lines
 EXPECTED = (
     "expected the lines that ggml prints with GGML_SCHED_DEBUG=2 in the environment and a log that "
     "shows debug messages (llama.cpp: -lv 5): '## SPLIT #0: CUDA0 # 0 inputs', then "
-    "'node #  0 (GET_ROWS): …'"
+    "'node #  0 (GET_ROWS): …', or an excerpt of them"
 )
 
 _NAME, _BACKEND, _CAUSE_WIDTH, _SIZE_WIDTH = 20, 5, 8, 5  # bytes printed
 _SPLIT = re.compile(r"## SPLIT #(\d+): (.+?) # (\d+) inputs(.*)")
+_OURS = re.compile(r"## SPLIT #\d+:|node #\s*\d+ \(")
 _SIZE = r"\(\s*(\d+[KM]?)\s*\)"
 _USE = r"(?: use=(\d+)(?:,c=([01]))?)?"
 _NODE = re.compile(rf"node #\s*(\d+) \(\s*(.{{1,10}}?)\s*\):(.*?) {_SIZE} \[(.*?)\]{_USE}:(.*)")
 _SOURCE = re.compile(rf"(.*?) {_SIZE} \[(.*?)\]")
 _INPUT = re.compile(rf"\[((?:(?!\] \[).)*?) {_SIZE}\]")
 # A line of only sources, which is left when another message comes between the pieces.
-_MORE_SOURCES = re.compile(rb"(?: .{20} \(.{5}\) \[.{5} .{8}\])+\s*")
+_MORE_SOURCES = "(?: .{%d} \\(.{5}\\) \\[.{5} .{8}\\])+\\s*"
 # A source whose leading blanks a logger removed.
 _STRIPPED = re.compile(rb"(.*?) \(.{5}\) \[.{5} .{8}\]")
 # As wide as a source, but not readable as one: its size is damaged.
@@ -43,10 +48,18 @@ _CUT_OFF = re.compile(r" \(\s*\d+[KM]?\s*\)?(?: \[[^]]*)?$")
 _MOST_VIEWS = 1 << 20
 
 
+UNPRINTED = -1  # the number of a split whose first line is missing
+
+
+def has_print(text: str) -> bool:
+    """Whether a text has lines of a debug print, or of an excerpt of one."""
+    return _OURS.search(text) is not None
+
+
 class Printed(NamedTuple):
     """One tensor as a piece shows it."""
 
-    name: str  # at most 20 bytes
+    name: str  # at most as many bytes as the print has room for, upstream 20
     nbytes: int  # rounded down to KiB or MiB
     backend: str  # at most 5 bytes
     cause: str
@@ -67,21 +80,25 @@ class NodeLine:
     use_count: int
     compute: bool | None  # None if the release does not print it
     is_marked: bool  # text that is not ggml's comes before it
+    width: int  # bytes that its names have room for
     sources: list[Printed] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class SplitLine:
-    index: int
+    index: int  # UNPRINTED if the log begins inside it
     backend: str
     n_inputs: int
     inputs: list[PrintedInput] = field(default_factory=list)
     nodes: list[NodeLine] = field(default_factory=list)
+    is_headless: bool = False  # the log begins inside it: its first line is missing
     may_be_cut: bool = False  # its last line is the last of the text and may be cut off
+    is_last: bool = True  # False if the log goes on with a later split that is not the next
 
 
 def dumps(text: str) -> list[list[SplitLine]]:
-    """The dumps in a log, one for each time that the scheduler planned, as lists of splits.
+    """The dumps in a log, one for each time that the scheduler planned, as lists of splits. An
+    excerpt has its own splits only; a log with a gap has an excerpt on each side of it.
 
     Raises ValueError for a log without any, and for a damaged log, with the line.
     """
@@ -114,9 +131,9 @@ def dumps(text: str) -> list[list[SplitLine]]:
                 )
     # The last line has no end, or is only a piece of a line.
     has_no_end = bool(line) and (read is not None or not was_followed)
-    found[-1][-1].may_be_cut = has_no_end or (is_piece and not is_followed)
-    if not any(split.nodes for split in found[-1]):
-        raise ValueError(f"the last debug print in this text has no nodes: {EXPECTED}")
+    last = found[-1][-1]
+    has_lost_nodes = not last.nodes and any(split.nodes for split in found[-1])
+    last.may_be_cut = has_no_end or has_lost_nodes or (is_piece and not is_followed)
     return found
 
 
@@ -134,20 +151,24 @@ def _read(line: str, found: list[list[SplitLine]]) -> bool | None:
     if node := _NODE.fullmatch(line):
         _read_node(node, is_marked, found)
         return not found[-1][-1].nodes[-1].sources
-    if re.match(r"## SPLIT #\d+:|node #\s*\d+ \(", line):
-        raise ValueError("it is damaged or cut off")
+    if _OURS.match(line):
+        raise ValueError(
+            "it is damaged or cut off, or a fork of ggml prints another layout, which is not read"
+        )
     return False
 
 
 def _read_split(m: re.Match[str], found: list[list[SplitLine]]) -> None:
+    if _OURS.search(m[4]):
+        raise ValueError("it has several lines of the print: the line ends are lost")
     split = SplitLine(int(m[1]), m[2], int(m[3]))
-    if split.index == 0:
+    before = found[-1][-1] if found else None
+    if before is not None and before.index == UNPRINTED and split.index:
+        before.index = split.index - 1
+    if before is None or not split.index or split.index != before.index + 1:
+        if before is not None:
+            before.is_last = not split.index
         found.append([])
-    expected = len(found[-1]) if found else 0
-    if split.index != expected:
-        raise ValueError(
-            f"found split {split.index}, expected split {expected}: a part of the log is missing"
-        )
     found[-1].append(split)
     _add_inputs(split, m[4])
 
@@ -159,12 +180,18 @@ def _add_inputs(split: SplitLine, text: str) -> None:
 
 
 def _read_node(m: re.Match[str], is_marked: bool, found: list[list[SplitLine]]) -> None:
-    if not found:
-        raise ValueError("a node before '## SPLIT #0': the beginning of the debug print is missing")
-    splits = found[-1]
-    tensor = Printed(_name(m[3]), _nbytes(m[4]), *_place(m[5]))
+    width = max(_NAME, _width(m[3]) - 1)
+    tensor = Printed(_name(m[3], width), _nbytes(m[4]), *_place(m[5]))
     compute = None if m[7] is None else m[7] == "1"
-    node = NodeLine(int(m[1]), m[2], tensor, int(m[6] or 0), compute, is_marked)
+    node = NodeLine(int(m[1]), m[2], tensor, int(m[6] or 0), compute, is_marked, width)
+    if not found:
+        found.append([SplitLine(UNPRINTED, tensor.backend, 0, is_headless=True)])
+    splits = found[-1]
+    if splits[-1].is_headless and splits[-1].backend != tensor.backend:
+        raise ValueError(
+            f"node {node.index} is on {tensor.backend} and the one before on "
+            f"{splits[-1].backend}, without a line '## SPLIT #…' between them: it is missing"
+        )
     before = next((s.nodes[-1].index for s in reversed(splits) if s.nodes), -1)
     if node.index <= before:
         raise ValueError(
@@ -186,12 +213,13 @@ def _read_more(line: str, found: list[list[SplitLine]]) -> bool:
         # Prefixes that are not llama.cpp's may come before it: we only know its width in bytes. A
         # character that was cut in two counts as one byte.
         raw = line.replace("\ufffd", "\x7f").encode()
-        if (m := _MORE_SOURCES.search(raw)) and m.end() == len(raw):
+        more_sources = re.compile((_MORE_SOURCES % split.nodes[-1].width).encode())
+        if (m := more_sources.search(raw)) and m.end() == len(raw):
             more = m[0].decode(errors="replace").replace("\x7f", "\ufffd")
             _add_sources(split.nodes[-1], more)
             return True
         if m := _STRIPPED.fullmatch(raw.rstrip()):
-            if split.nodes[-1].is_marked or len(m[1]) > _NAME:
+            if split.nodes[-1].is_marked or len(m[1]) > split.nodes[-1].width:
                 raise ValueError(
                     "the blanks before a source are lost, so its beginning is not known"
                 )
@@ -207,7 +235,7 @@ def _add_sources(node: NodeLine, text: str) -> None:
     end = 0
     for m in _SOURCE.finditer(text):
         _check_between(m[1])
-        node.sources.append(Printed(_name(m[1]), _nbytes(m[2]), *_place(m[3])))
+        node.sources.append(Printed(_name(m[1], node.width), _nbytes(m[2]), *_place(m[3])))
         end = m.end()
     _check_between(text[end:])
     if _CUT_OFF.search(text[end:]):
@@ -220,14 +248,18 @@ def _check_between(text: str) -> None:
         raise ValueError(f"a source has no size: {damaged[0].strip()} is damaged")
 
 
-def _name(piece: str) -> str:
-    """The name in a piece: its last 20 bytes, which are padded with spaces on the left."""
+def _name(piece: str, room: int) -> str:
+    """The name in a piece: its last `room` bytes, which are padded with spaces on the left."""
     width, start = 0, len(piece)
-    while start and width < _NAME:
+    while start and width < room:
         start -= 1
-        # a character that was cut in two has at least one byte
-        width += 1 if piece[start] == "\ufffd" else len(piece[start].encode())
+        width += _width(piece[start])
     return piece[start:].lstrip(" ")
+
+
+def _width(text: str) -> int:
+    """Bytes of a text. A character that was cut in two has at least one."""
+    return len(text.replace("\ufffd", "?").encode())
 
 
 def _place(brackets: str) -> tuple[str, str]:

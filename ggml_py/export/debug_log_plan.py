@@ -7,9 +7,11 @@ sentences what is missing, and what was inferred rather than read.
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 
 from ..trace import causes
+from ..trace.answers.excerpt import limits
 from ..trace.names import AtLeast, counted
 from ..trace.planned import Planned, make_plan
 from ..trace.record import (
@@ -19,10 +21,12 @@ from ..trace.record import (
     LEAF,
     NODE,
     OTHER,
+    UNPRINTED_OP,
     BackendRecord,
     Capture,
     Outcome,
     Placement,
+    PrintRecord,
     Settings,
     SplitRecord,
     TensorRecord,
@@ -31,7 +35,7 @@ from ..trace.record import (
 from ..trace.reference import copy_record
 from ..trace.rules import find_release
 from ..trace.split import possible_optimizers
-from .debug_log import NodeLine, Printed, SplitLine, dumps
+from .debug_log import NodeLine, Printed, PrintedInput, SplitLine, dumps
 
 SOURCE = "debug log"
 _NOBODY = "NULL"  # what is printed for a copy
@@ -41,6 +45,8 @@ _VIEWS = {
     " (view)": "VIEW", " (reshaped)": "RESHAPE", " (permuted)": "PERMUTE",
     " (transposed)": "TRANSPOSE",
 }  # fmt: skip
+
+_COPY_NUMBER = re.compile(r"#\d?$")  # at the end of a copy's name, which may be cut off
 
 # A copy that has no id yet: the tensor, the backend, and its number among several.
 _Copy = tuple[int, int, int]
@@ -53,10 +59,10 @@ def from_debug_log(text: str, index: int = -1, upstream: str | None = None) -> P
     found = dumps(text)
     if not -len(found) <= index < len(found):
         raise ValueError(f"index={index}: this log has {counted(len(found), 'debug print')}")
-    if not any(split.nodes for split in found[index]):
-        raise ValueError(f"debug print {index} of this log has no nodes: it was cut off")
-    for split in found[index]:
-        if not split.nodes:  # ggml begins each with a printed node
+    *before, last = found[index]
+    for split in before:
+        # ggml begins each with a printed node, or prints none in any
+        if not split.nodes and (last.nodes or any(s.nodes for s in before)):
             raise ValueError(
                 f"split {split.index} of debug print {index} has no nodes: a part of the log is "
                 "missing"
@@ -70,7 +76,12 @@ class _Reading:
     def __init__(self, splits: list[SplitLine]) -> None:
         self.splits = splits
         self.lines = [node for split in splits for node in split.nodes]
-        self.n_nodes = self.lines[-1].index + 1
+        first = splits[0]
+        self.begins_late = first.is_headless or first.index > 0
+        self.first_node = self.lines[0].index if self.lines and self.begins_late else 0
+        self.n_nodes = self.lines[-1].index + 1 - self.first_node if self.lines else 0
+        names = [t.name for line in self.lines for t in (line.tensor, *line.sources)]
+        self.width = max([DUMPED_NAME, *(len(name.encode()) for name in names)])
         self.backends = self._backends()
         # Nodes in between are views, which are not printed.
         self.tensors = [_record(i, NODE, "", "VIEW", 0) for i in range(self.n_nodes)]
@@ -86,8 +97,9 @@ class _Reading:
 
     def plan(self, upstream: str | None) -> Planned:
         for split in self.splits:
-            on = self.backends.index(split.backend)
-            self.inputs.append([self._input(i.name, i.nbytes, on) for i in split.inputs])
+            on = self._on(split)
+            inputs = self._read_copies(split) if split.is_headless else split.inputs
+            self.inputs.append([self._input(i.name, i.nbytes, on) for i in inputs])
             self._make_copies(self.inputs[-1], on)
             for line in split.nodes:
                 self._node(line, on)
@@ -106,8 +118,32 @@ class _Reading:
             settings, backends, (), (), tuple(self.tensors), leafs,
             optimizers=possible_optimizers([b.name for b in backends]), source=SOURCE,
             may_be_cut=self.splits[-1].may_be_cut,
+            printed=PrintRecord(
+                self.splits[0].index, self.first_node, self.splits[0].is_headless, self._end(),
+                bool(self.lines), self.width,
+            ),
         )  # fmt: skip
         return make_plan(capture, self._outcome(capture), SOURCE)
+
+    def _end(self) -> str:
+        """Whether nodes are missing at the end (`PrintRecord.end`). A print has no last line, but
+        a node says how many others read it."""
+        last = self.splits[-1]
+        if not last.is_last or (self.lines and not last.nodes):
+            return "cut"
+        if not self.lines:
+            return "open" if last.may_be_cut else ""
+        read: Counter[int] = Counter()
+        for t in self.tensors:
+            read.update(t.src)
+        # Views are nodes that are not printed. Each reads one tensor.
+        views = [t for t in self.tensors if t.kind == OTHER and t.op in _VIEWS.values()]
+        read.update(t.view_src for t in views)
+        n_views = self.n_nodes - len(self.lines) - len({t.name for t in views})
+        printed = [self.tensors[line.index - self.first_node] for line in self.lines]
+        unread = sum(max(0, t.use_count - read[t.id]) for t in printed) - max(0, n_views)
+        # A graph may end in a view, which reads a node, too.
+        return "open" if last.may_be_cut or printed[-1].use_count or unread > 1 else ""
 
     def _upstream(self) -> str:
         """The oldest release that prints like this."""
@@ -121,7 +157,7 @@ class _Reading:
     def _backends(self) -> list[str]:
         """The backends: full names where a split has them, otherwise as far as they are printed.
         The print does not show their priority, but ggml requires that the CPU is last."""
-        names = list(dict.fromkeys(split.backend for split in self.splits))
+        names = list(dict.fromkeys(map(self._name_of, self.splits)))
         for line in self.lines:
             for t in (line.tensor, *line.sources):
                 if t.backend != _NOBODY and all(
@@ -142,6 +178,20 @@ class _Reading:
         ]
         return on if on in same else same[0]
 
+    def _on(self, split: SplitLine) -> int:
+        """The number of a split's backend."""
+        return self.backends.index(self._name_of(split))
+
+    def _name_of(self, split: SplitLine) -> str:
+        """The name of a split's backend. If the split's first line is missing, it is only whole if
+        its nodes read copies, whose names begin with it."""
+        for t in (t for line in split.nodes for t in line.sources if split.is_headless):
+            whole, mark, _name = t.name.partition("#")
+            cut = dumped_name(whole, DUMPED_BACKEND).strip()
+            if t.backend == _NOBODY and mark and cut == split.backend:
+                return whole
+        return split.backend
+
     # --- nodes and what they read
 
     def _node(self, line: NodeLine, on: int) -> None:
@@ -155,11 +205,11 @@ class _Reading:
             planned[-1:] = [*[-1] * holes, planned[-1]]
         src = tuple(s if isinstance(s, int) else s[0] for s in planned)
         flags = ("compute",) if line.compute else ()
-        t = line.tensor
-        record = _record(line.index, NODE, t.name, line.op, t.nbytes)
-        self.tensors[line.index] = record._replace(src=src, flags=flags, use_count=line.use_count)
-        self.planned[line.index] = planned
-        self._place(line.index, t, on)
+        t, id = line.tensor, line.index - self.first_node
+        record = _record(id, NODE, t.name, line.op, t.nbytes)
+        self.tensors[id] = record._replace(src=src, flags=flags, use_count=line.use_count)
+        self.planned[id] = planned
+        self._place(id, t, on)
 
     def _place(self, id: int, t: Printed, on: int) -> None:
         self.places[id] = Placement(
@@ -184,7 +234,8 @@ class _Reading:
         return self._other(t, on)
 
     def _other(self, t: Printed, on: int) -> int:
-        """Adds a tensor that a node reads and no line prints: a leaf or a view."""
+        """Adds a tensor that a node reads and no line prints: a leaf or a view. In an excerpt that
+        begins late it may also be a node before it."""
         base, op = t.name, ""
         while suffix := next((s for s in _VIEWS if base.endswith(s)), ""):
             base, op = base.removesuffix(suffix), op or _VIEWS[suffix]
@@ -196,6 +247,8 @@ class _Reading:
         if op or viewed:  # llama.cpp names views after what they view
             record = _record(id, OTHER, t.name, op or "VIEW", t.nbytes)
             record = record._replace(view_src=viewed[-1] if viewed else -1)
+        elif self.begins_late:
+            record = _record(id, OTHER, t.name, UNPRINTED_OP, t.nbytes)
         else:
             record = _record(id, LEAF, t.name, "NONE", t.nbytes)
         self.tensors.append(record)
@@ -207,7 +260,7 @@ class _Reading:
 
     def _input(self, name: str, nbytes: int, on: int) -> int:
         """The tensor that is copied as an input of a split. Its name is complete here."""
-        printed = dumped_name(name).lstrip(" ")
+        printed = dumped_name(name, self.width).lstrip(" ")
         for i in reversed(self.by_name[printed]):
             t = self.tensors[i]
             if t.name in (name, printed) and t.nbytes == nbytes and self.places[i].backend != on:
@@ -217,13 +270,23 @@ class _Reading:
         self.tensors[i] = self.tensors[i]._replace(name=name)
         return i
 
+    def _read_copies(self, split: SplitLine) -> list[PrintedInput]:
+        """The inputs of a split whose first line is missing, as far as its nodes read them."""
+        found: dict[str, PrintedInput] = {}
+        for t in (t for line in split.nodes for t in line.sources):
+            _backend, mark, name = t.name.partition("#")
+            if t.backend == _NOBODY and mark:
+                name = _COPY_NUMBER.sub("", name)
+                found.setdefault(name, PrintedInput(name, t.nbytes))
+        return list(found.values())
+
     def _make_copies(self, inputs: list[int], on: int) -> None:
         for i in inputs:
             if (i, on) not in self.copies:
                 self.copies[i, on] = None
                 for c in reversed(range(_MAX_COPIES)):  # the first if the number is cut off
                     name = f"{self.backends[on]}#{self.tensors[i].name}#{c}"
-                    self.copy_names[on, dumped_name(name)][i] = c
+                    self.copy_names[on, dumped_name(name, self.width)][i] = c
 
     def _copy(self, t: Printed, on: int) -> _Copy | None:
         """The copy for the split's backend that is printed like this. Inputs are in the order of
@@ -253,10 +316,11 @@ class _Reading:
         for id, planned in self.planned.items():
             ids = [s if isinstance(s, int) else numbers[s[:2]] for s in planned]
             self.places[id] = self.places[id]._replace(planned_src=tuple(ids))
-        starts = [0] + [s.nodes[0].index if s.nodes else self.n_nodes for s in self.splits[1:]]
+        firsts = [s.nodes[0].index - self.first_node if s.nodes else None for s in self.splits]
+        starts = [0] + [self.n_nodes if first is None else first for first in firsts[1:]]
         ends = [*starts[1:], self.n_nodes]
         for split, start, end, inputs in zip(self.splits, starts, ends, self.inputs, strict=True):
-            on = self.backends.index(split.backend)
+            on = self._on(split)
             pairs = tuple((i, numbers[i, on]) for i in inputs)
             splits.append(SplitRecord(on, start, end, pairs))
         return Outcome(tuple(self.places), tuple(copies), tuple(splits), 0)
@@ -277,14 +341,17 @@ def unknown(plan: Planned) -> tuple[str, ...]:
         return ()
     views = sum(n.op == "VIEW" and not n.name for n in plan.nodes)
     named = [t for t in plan.tensors if t.name]
-    long = sum(len(t.name.encode()) == DUMPED_NAME for t in named)
     ops = sum(len(n.op) == DUMPED_OP for n in plan.nodes)
     whole = {split.backend for split in plan.splits}
     short = [b.name for b in plan.backends if len(b.name) == DUMPED_BACKEND and b.name not in whole]
     begins = Counter(dumped_name(b.name, DUMPED_BACKEND) for b in plan.backends)
     alike = [b.name for b in plan.backends if begins[dumped_name(b.name, DUMPED_BACKEND)] > 1]
     lost = [t.name for t in plan.leafs if t.backend is None]
+    printed = plan.capture.printed
+    width = DUMPED_NAME if printed is None else printed.name_width
+    long = sum(len(t.name.encode()) == width for t in named)
     sentences = [
+        *limits(plan.capture),
         "shapes, types and op parameters are not printed, so FLOPs and bytes per device are not "
         "known",
         "sizes are printed in whole KiB or MiB: numbers of bytes are lower bounds, and 0 means "
@@ -299,14 +366,20 @@ def unknown(plan: Planned) -> tuple[str, ...]:
     if plan.capture.may_be_cut:
         sentences.append(
             "the last line of the log may be cut off: node "
-            f"{len(plan.nodes) - 1} may have more sources than are known, and more nodes may follow"
+            f"{plan.capture.first_node + len(plan.nodes) - 1} may have more sources than are "
+            "known, and more nodes may follow"
+        )
+    elif not plan.capture.is_partial:
+        sentences.append(
+            "a print has no last line: nodes that a log lost at its end are only noticed if they "
+            "read printed nodes"
         )
     if views:
         which = counted(views, "node is a view", "nodes are views")
         sentences.append(f"{which}: views are not printed, so they have no names here")
     if long:
         sentences.append(
-            f"names are cut at {DUMPED_NAME} bytes: {long} of them may be longer, and may stand "
+            f"names are cut at {width} bytes: {long} of them may be longer, and may stand "
             "for several tensors each"
         )
     if ops:
@@ -331,6 +404,6 @@ def unknown(plan: Planned) -> tuple[str, ...]:
             "nodes are printed in the graph's order: it is not known whether "
             f"{', '.join(dict.fromkeys(free))} computes them in another"
         )
-    if not plan.has_causes:
+    if not plan.has_causes and plan.nodes:
         sentences.append("causes are not printed: stock ggml leaves their column empty")
     return tuple(sentences)

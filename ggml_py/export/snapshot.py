@@ -15,6 +15,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from ..trace.answers.excerpt import mark
 from ..trace.answers.match import AUTOMATIC, without_number
 from ..trace.causes import EXAMPLES, PATTERN
 from ..trace.names import LAYER_NUMBER, NODE_LAYER_NUMBER
@@ -32,6 +33,7 @@ _NEAR = {0: "{i}", -1: "{i-1}", 1: "{i+1}"}
 _MARK = re.compile(r"\{i([+-]1)?\}")
 _FIELD = re.compile(r'"(?:[^"\\]|\\.)*"|\S+(?: \S+)*')
 _SHARE = re.compile(r'("(?:[^"\\]|\\.)*"|[^",]+) \d+(?:, |$)')
+_HEAD = ("nodes ", "splits ", "copies ", "part ")
 _SECTION = re.compile(r"layers? i = ([\d, -]+?)(?:, as i = (\d+) but)?")
 
 
@@ -66,6 +68,10 @@ def render(plan: Planned) -> str:
         f"splits  {plan.n_splits}",
         f"copies  {plan.n_inputs}, {format_bytes(plan.copy_bytes)}",
     ]
+    if not plan.nodes:
+        raise ValueError("this plan's nodes are not printed (GGML_SCHED_DEBUG=1): no page shows it")
+    if part := mark(plan.capture):
+        lines.append(f"part    {part}")
     for head, rows in _sections(list(rows_of(plan))):
         lines += ["", head, *(line for row in rows for line in row)]
     return "\n".join(lines) + "\n"
@@ -73,7 +79,7 @@ def render(plan: Planned) -> str:
 
 def rows_of(plan: Planned) -> Iterator[Row]:
     """The nodes of a plan that are not views, and the first node of every split."""
-    starts = {split.first.id: split for split in plan.splits}
+    starts = {first.id: split for split in plan.splits if (first := split.first) is not None}
     for node in plan.nodes:
         split = starts.get(node.id)
         if split is not None or not node.is_view_op:
@@ -289,7 +295,7 @@ def _read_sections(
                     tokens = []
                 elif line == "nodes":
                     layers, base, tokens = None, None, []
-                elif tokens is not None or not line.startswith(("nodes ", "splits ", "copies ")):
+                elif tokens is not None or not line.startswith(_HEAD):
                     raise PageError("unknown section")
             elif tokens is None:
                 raise PageError("a node outside of any section")

@@ -9,6 +9,7 @@ import re
 from collections.abc import Sequence
 
 from ..trace.advice.checks import advice
+from ..trace.answers.excerpt import limits
 from ..trace.answers.shares import headline
 from ..trace.names import AtLeast, counted
 from ..trace.planned import Planned, format_bytes
@@ -23,7 +24,7 @@ def render(plan: Planned) -> str:
     """The text. A layout that would not fit into an issue is cut, and says so."""
     lines = [
         f"**{_whose(plan)}:** {headline(plan)}", "",
-        f"{_made_with(plan)}{counted(len(plan.nodes), 'node')}", "",
+        f"{_made_with(plan)}{counted(len(plan.nodes), 'node')}", *_limits(plan), "",
         "| backend | device | kind | allocates from | nodes |", "|---|---|---|---|---|",
     ]  # fmt: skip
     n_nodes = plan.nodes_per_backend()
@@ -34,7 +35,13 @@ def render(plan: Planned) -> str:
     lines += _findings(plan)
     lines += _off(plan)
     splits = [
-        (s.split, s.backend, f"{s.start} to {s.end - 1}", s.n_copies, format_bytes(s.copy_bytes))
+        (
+            s.split,
+            s.backend,
+            f"{s.start} to {s.end - 1}" if plan.nodes else "?",
+            s.n_copies,
+            format_bytes(s.copy_bytes),
+        )
         for s in split_rows(plan)
     ]
     lines += _folded(
@@ -69,6 +76,12 @@ def _made_with(plan: Planned) -> str:
     op_offload, n = plan.settings.op_offload, plan.settings.n_copies
     copies = f"{counted(n, 'copy', 'copies')} of inputs"
     return f"op_offload {'on' if op_offload else 'off'}, {copies}, "
+
+
+def _limits(plan: Planned) -> list[str]:
+    """The missing part of an excerpt of a log."""
+    found = limits(plan.capture)
+    return ["", *(f"- {_plain(text)}" for text in found)] if found else []
 
 
 def _row(values: tuple[object, ...]) -> str:

@@ -34,10 +34,10 @@ def plan(plan: Planned) -> str:
         ]
     splits = [
         [
-            split.index,
+            split.number,
             split.backend,
-            f"{split.start}–{split.end - 1}",
-            split.nodes[0].name,
+            f"{split.start}–{split.end - 1}" if split.nodes else "?",
+            split.nodes[0].name if split.nodes else "?",
             format_bytes(split.copy_bytes) if split.inputs else "–",
         ]
         for split in plan.splits[:_MOST]

@@ -105,7 +105,7 @@ def devices_table(plan: Planned) -> Table:
     parts = shares(plan)
     if parts is None:
         for name, n in plan.nodes_per_backend().items():
-            table.add_row(_backend(plan, name), str(n), "?", "?", "?")
+            table.add_row(_backend(plan, name), str(n) if plan.nodes else "?", "?", "?", "?")
     for s in parts or ():
         table.add_row(
             _backend(plan, s.backend),
@@ -162,13 +162,14 @@ def splits_table(plan: Planned) -> Table:
     table.add_column("ops")
     table.add_column("first node")
     table.add_column("copied in", justify="right")
+    first = plan.capture.first_node
     for split in plan.splits:
         table.add_row(
-            str(split.index),
+            str(split.number),
             _backend(plan, split.backend),
-            f"{split.start}–{split.end - 1}",
+            f"{first + split.start}–{first + split.end - 1}" if split.nodes else "?",
             _ops(split),
-            escape(_name(split.nodes[0])),
+            escape(_name(split.nodes[0])) if split.nodes else "?",
             _inputs(split),
         )
     return table
@@ -184,8 +185,8 @@ def nodes_table(plan: Planned) -> Table:
             cause = node.cause
             ne = "×".join(map(str, node.ne))
             table.add_row(
-                str(node.index), escape(node.name), node.record.op_desc, node.type, ne,
-                _backend(plan, node.backend), cause.code, escape(cause.text),
+                str(plan.capture.first_node + node.id), escape(node.name), node.record.op_desc,
+                node.type, ne, _backend(plan, node.backend), cause.code, escape(cause.text),
             )  # fmt: skip
     return table
 

@@ -6,29 +6,29 @@ C: ggml_backend_sched_print_assignments
 from __future__ import annotations
 
 from ..trace.planned import Planned, PlanTensor
-from ..trace.record import COPY
+from ..trace.record import COPY, DUMPED_NAME
 
 
 def render(plan: Planned, causes: bool = True) -> str:
     """The text. With `causes=False` the cause column is blank, as stock ggml prints it."""
     version = tuple(int(part) for part in plan.settings.upstream.split("."))
-    starts = {split.start: split for split in plan.splits}
+    printed = plan.capture.printed
     lines: list[str] = []
-    for node in plan.nodes:
-        split = starts.get(node.id)
-        if split is not None:
+    for split in plan.splits:
+        if split.index or printed is None or not printed.begins_inside:
             inputs = "".join(f"[{i.tensor.name} ({_size(i.nbytes)})] " for i in split.inputs)
-            head = f"## SPLIT #{split.index}: {split.backend} # {len(split.inputs)} inputs"
+            number = plan.capture.first_split + split.index
+            head = f"## SPLIT #{number}: {split.backend} # {len(split.inputs)} inputs"
             lines += ["", f"{head}: {inputs}" if inputs else head]
-        if not node.is_view_op:
-            lines.append(_node(node, causes, version))
-    return "\n".join(lines[1:]) + "\n"
+        lines += [_node(node, causes, version) for node in split.nodes if not node.is_view_op]
+    return "\n".join(lines[lines[:1] == [""] :]) + "\n"
 
 
 def _node(node: PlanTensor, causes: bool, version: tuple[int, ...]) -> str:
     op = node.record.op_desc if version >= (0, 11, 0) else node.op
     compute = f",c={int('compute' in node.flags)}" if version >= (0, 9, 6) else ""
-    head = f"node #{node.index:3d} ({_field(op, 10)}): {_tensor(node, causes)}"
+    number = node.plan.capture.first_node + node.id
+    head = f"node #{number:3d} ({_field(op, 10)}): {_tensor(node, causes)}"
     srcs = "".join(
         f" {_tensor(node.plan.tensor(i), causes)}" for i in node.placement.planned_src if i >= 0
     )
@@ -39,7 +39,9 @@ def _tensor(t: PlanTensor, causes: bool) -> str:
     # upstream looks copies up in its hash set, which does not have them: NULL
     backend = "NULL" if t.record.kind == COPY else t.backend or "NULL"
     cause = _field(t.placement.cause if causes else "", 8)
-    return f"{_field(t.name, 20)} ({_size(t.nbytes)}) [{_field(backend, 5)} {cause}]"
+    printed = t.plan.capture.printed
+    width = DUMPED_NAME if printed is None else printed.name_width
+    return f"{_field(t.name, width)} ({_size(t.nbytes)}) [{_field(backend, 5)} {cause}]"
 
 
 def _field(text: str, width: int) -> str:

@@ -18,11 +18,12 @@ _NARROWEST = 40  # columns
 def lines(plan: Planned, why: WhySplits, remedy: Remedy | None, width: int) -> Iterator[str]:
     """The reasons, most bytes first, and the remedy, wrapped to the width."""
     width = max(width, _NARROWEST)
+    part = " of this part" if plan.capture.is_partial else ""
     if why.reasons:
-        yield f"why {counted(plan.n_splits, 'split')} and not one on {why.main}"
+        yield f"why {counted(plan.n_splits, 'split')}{part} and not one on {why.main}"
     groups = _by_rule(why.reasons)
     for reasons in groups[:_MOST]:
-        yield from _wrapped(_head(reasons), width, "  ", "    ")
+        yield from _wrapped(_head(reasons, plan.capture.is_partial), width, "  ", "    ")
         costliest = max(reasons, key=lambda reason: reason.bytes + reason.copy_bytes)
         yield from _wrapped(costliest.text, width, "    ", "    ")
     if groups[_MOST:]:
@@ -40,12 +41,15 @@ def _by_rule(reasons: Iterable[SplitReason]) -> list[list[SplitReason]]:
     return list(groups.values())
 
 
-def _head(reasons: Sequence[SplitReason]) -> str:
+def _head(reasons: Sequence[SplitReason], is_excerpt: bool) -> str:
     splits = {split for reason in reasons for split in reason.splits}
-    copied = format_bytes(sum(reason.copy_bytes for reason in reasons))
+    copied = sum(reason.copy_bytes for reason in reasons)
     first = reasons[0]
     where = f"{_ops(reasons)} on {first.backend} [{first.reason}]"
-    return f"{where}: {counted(len(splits), 'split')}, {copied} copied"
+    text = f"{where}: {counted(len(splits), 'split')}"
+    if is_excerpt and not any(reason.n_copies for reason in reasons):
+        return text  # they may be missing
+    return f"{text}, {format_bytes(copied)} copied"
 
 
 def _ops(reasons: Iterable[SplitReason]) -> str:

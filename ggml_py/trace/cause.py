@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from . import causes
 from .causes import GPU_DOWN, GPU_UP, REST_DOWN, STAGES
+from .inference import infer
 from .names import place, quoted
 from .record import COPY, NODE
 
@@ -21,7 +22,8 @@ class Cause:
     """Why a tensor is on its backend.
 
     `code` is upstream's, such as "1.wgt0". It is "" if upstream sets none, and also if a log or a
-    snapshot does not contain it; `is_known` is false only in the second case. `pass_` is the pass
+    snapshot does not contain it; `is_known` is false only in the second case. A cause that such a
+    log does not contain but that follows from it has a code, and `is_inferred`. `pass_` is the pass
     that decided (0: before the first), `stage` also names the sweep, `text` is the cause in one
     sentence, and `witness` is the tensor that the cause follows from. `later` is the code of a
     later pass that says what became of it: upstream prints plans before pass 6.
@@ -34,6 +36,7 @@ class Cause:
     witness: PlanTensor | None = None
     is_known: bool = True
     later: str = ""
+    is_inferred: bool = False
 
     def __str__(self) -> str:
         return f"{self.code or ('-' if self.is_known else '?')}: {self.text}"
@@ -42,6 +45,8 @@ class Cause:
 def cause_of(plan: Planned, t: PlanTensor) -> Cause:
     """The cause of `t`'s assignment, with its witness."""
     code, stage = t.placement.cause, t.placement.stage
+    if unknown_cause(t) and (found := infer(plan, t)) is not None:
+        return _inferred(t, *found)
     row = causes.find(code, stage)
     witness = WITNESSES[row.witness](plan, t) if row and row.witness else None
     text = sentence(t, t.backend, code, stage, witness)
@@ -51,6 +56,14 @@ def cause_of(plan: Planned, t: PlanTensor) -> Cause:
         later = causes.INPUT_COPY.code
         text += f"; {later} later: {causes.INPUT_COPY.unsure}"
     return Cause(code, pass_of(code, stage), title, text, witness, known, later)
+
+
+def _inferred(t: PlanTensor, code: str, witness: PlanTensor | None) -> Cause:
+    """The cause of `t` that a log does not contain, but that follows from what it prints."""
+    stage = causes.stage_of_print(code)
+    text = f"inferred from the print: {sentence(t, t.backend, code, stage, witness)}"
+    title = STAGES[stage].title if stage in STAGES else ""
+    return Cause(code, pass_of(code, stage), title, text, witness, False, is_inferred=True)
 
 
 def _kept_inputs(plan: Planned) -> frozenset[int]:

@@ -164,6 +164,26 @@ class Settings(NamedTuple):
         return self.build.rpartition("-")[0].removesuffix("-pristine") or self.upstream
 
 
+UNPRINTED_OP = "?"  # of a tensor that an excerpt of a log reads: a leaf, or a node before it
+
+
+class PrintRecord(NamedTuple):
+    """The part of a plan that a debug print shows."""
+
+    first_split: int  # number of its first split in the plan; -1: not printed
+    first_node: int  # number of its first node in the graph
+    begins_inside: bool  # its first split began before it
+    end: str  # "": nothing is known to follow; "open": nodes may follow; "cut": nodes are missing
+    has_nodes: bool  # False for GGML_SCHED_DEBUG=1
+    name_width: int  # bytes that it has for a name
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether a part of the plan is missing, or may be."""
+        begins = self.first_split != 0 or self.begins_inside
+        return begins or bool(self.end) or not self.has_nodes
+
+
 @dataclass(frozen=True, slots=True)
 class Capture:
     """Everything that the scheduler looks at when it plans one graph."""
@@ -192,6 +212,28 @@ class Capture:
     source: str = "scheduler"  # or "debug log", "snapshot": without the backends' answers
     # Whether the last line of a log may be incomplete.
     may_be_cut: bool = field(default=False, compare=False)
+    printed: PrintRecord | None = field(default=None, compare=False)  # of a log
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether it is an excerpt of a plan, or may be."""
+        return self.printed is not None and self.printed.is_partial
+
+    @property
+    def begins_late(self) -> bool:
+        """Whether it is an excerpt of a plan without the plan's beginning."""
+        printed = self.printed
+        return printed is not None and (printed.first_split != 0 or printed.begins_inside)
+
+    @property
+    def first_node(self) -> int:
+        """The number of its first node in the graph: 0 unless it is an excerpt."""
+        return 0 if self.printed is None else self.printed.first_node
+
+    @property
+    def first_split(self) -> int:
+        """The number of its first split in the plan: 0 unless it is an excerpt; -1: not known."""
+        return 0 if self.printed is None else self.printed.first_split
 
     @property
     def n_nodes(self) -> int:

@@ -89,9 +89,16 @@ class Split:
         return tuple(AllocDep(tensor(t), tensor(u)) for t, u in answer.alloc_deps)
 
     @property
-    def first(self) -> PlanTensor:
-        """The node that it begins with: the first that is not a view, if there is one."""
-        return next((node for node in self.nodes if not node.is_view_op), self.nodes[0])
+    def number(self) -> int:
+        """Its number in the plan: the index, unless the plan is an excerpt of a log."""
+        return self.index + max(0, self.plan.capture.first_split)
+
+    @property
+    def first(self) -> PlanTensor | None:
+        """The node that it begins with: the first that is not a view, if there is one; None if its
+        nodes are not printed."""
+        nodes = self.nodes
+        return next((n for n in nodes if not n.is_view_op), nodes[0] if nodes else None)
 
 
 # Upstream's backends without a graph_optimize, for files and logs that do not say which backends

@@ -73,7 +73,6 @@ _NO_FIT = (
     "--fit changed nothing: llama.cpp found nothing that fits. It chooses only what is not given "
     "(-ngl, -c, -ts, -ot), and nothing with -sm row or tensor; the program would go on all the same"
 )
-_PRINT = "## SPLIT #"  # what each debug print begins with
 
 
 def source_options(*arguments: str) -> Callable[[F], F]:
@@ -287,6 +286,7 @@ def saved_plans(
 def saved_plan(source: str, dump: int | None = None) -> Plan | None:
     """The plan in that file, judged by its content; None for a model. "-" is standard input. `dump`
     chooses the debug print of a log, by default the last."""
+    from ...export.debug_log import has_print
     from ...export.json import plan as to_json
     from ...export.snapshot import MAGIC
     from ...plan import as_plan
@@ -300,22 +300,26 @@ def saved_plan(source: str, dump: int | None = None) -> Plan | None:
     except (OSError, EOFError, zlib.error) as error:
         raise ValueError(f"{name} is damaged: {error}") from None
     # A log may wrap each message in a JSON object.
-    log = _PRINT.encode() in content and to_json.KIND.encode() not in content[:1000]
+    log = to_json.KIND.encode() not in content[:1000] and has_print(_text(content))
     if content.lstrip()[:1] == b"{" and not log:
         _refuse_known(content, name)
         return as_plan(to_json.parse(content, name))
-    # PowerShell's > writes UTF-16.
-    utf16 = content.startswith((b"\xff\xfe", b"\xfe\xff"))
-    text = content.decode("utf-16" if utf16 else "utf-8", "replace")
+    text = _text(content)
     if text.startswith(MAGIC):
         return _plan_on_page(text, name)
-    if _PRINT in text:
+    if log:
         return _plan_in_log(text, name, dump)
     _refuse_known(content, name)
     raise ValueError(
         f"{name} is neither a GGUF model (its magic is {content[:4]!r}, not b'GGUF') nor a plan "
         "that `ggml-py plan MODEL -o FILE` saved nor a log with GGML_SCHED_DEBUG=2 prints"
     )
+
+
+def _text(content: bytes) -> str:
+    """The text of a file. PowerShell's > writes UTF-16."""
+    utf16 = content.startswith((b"\xff\xfe", b"\xfe\xff"))
+    return content.decode("utf-16" if utf16 else "utf-8", "replace")
 
 
 def _refuse_known(content: bytes, name: str) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 
 from ...files.reading import MOST, read_file
 from ...files.writing import write_whole
+from ...trace.answers.excerpt import mark
 from ...trace.answers.shares import DeviceShare, headline, shares
 from ...trace.names import AtLeast, with_bounds
 from ...trace.planned import Planned, make_plan
@@ -33,6 +34,7 @@ from ...trace.record import (
     Outcome,
     PinRecord,
     Placement,
+    PrintRecord,
     Settings,
     SplitRecord,
     TensorRecord,
@@ -60,7 +62,7 @@ _N_RECORD = len(TensorRecord._fields)
 # Keys that files of this schema may lack.
 _LATER = (
     "unknown", "may_be_cut", "copy_bytes_at_most", "promise", "memory", "pins", "layout",
-    "compute_buffers", "alloc_sizes",
+    "compute_buffers", "alloc_sizes", "partial", "printed",
 )  # fmt: skip
 _AT_MOST = {
     "type": ["integer", "null"],
@@ -80,7 +82,9 @@ def render(plan: Planned) -> dict[str, Any]:
         "kind": KIND,
         "planner": plan.planner,
         "source": capture.source,
+        "partial": mark(capture),
         "may_be_cut": capture.may_be_cut,
+        "printed": None if capture.printed is None else capture.printed._asdict(),
         "headline": headline(plan),
         "unknown": list(unknown(plan)),
         "promise": _promise(plan.promise),
@@ -236,6 +240,7 @@ def _plan(data: dict[str, Any]) -> Planned:
         tables["alloc_sizes"],
         data["source"],
         data.get("may_be_cut", False) is True,
+        PrintRecord(**data["printed"]) if data.get("printed") else None,
     )
     placements = tuple(Placement(*row[_N_RECORD:]) for row in rows)
     outcome = Outcome(placements, tuple(records[n:]), tables["splits"], data["hash_set_used"])
@@ -257,7 +262,7 @@ def _tuples(value: Any) -> Any:
 
 def schema() -> dict[str, Any]:
     """The JSON Schema of the files that `write` makes."""
-    records = (*_TABLES.values(), Settings, DeviceShare, MemoryRow, Promise)
+    records = (*_TABLES.values(), Settings, DeviceShare, MemoryRow, Promise, PrintRecord)
     definitions = {r.__name__: object_of(r) for r in records}
     definitions["Promise"]["properties"] |= {
         "whose": {"type": "string"},
@@ -277,6 +282,14 @@ def schema() -> dict[str, Any]:
         "kind": {"const": KIND},
         "planner": {"enum": list(PLANNERS)},
         "source": {"enum": list(SOURCES)},
+        "partial": {
+            "type": "string",
+            "description": "The part of the plan that a log shows; empty for a whole plan.",
+        },
+        "printed": {
+            "anyOf": [ref("PrintRecord"), {"type": "null"}],
+            "description": "Of a log: the part of the plan that it shows.",
+        },
         "may_be_cut": {
             "type": "boolean",
             "description": "Whether the last line of the log may be cut off.",

@@ -12,6 +12,7 @@ from typing import Any
 
 from ...cost.cost import cost_of
 from ...cost.machine import Machine
+from ...trace.answers.excerpt import mark
 from ...trace.answers.shares import headline
 from ...trace.names import counted
 from ...trace.planned import Planned
@@ -55,6 +56,8 @@ def render(
     title = (
         f"Plan of {counted(len(plan.nodes), 'node')} on {names}" if other is None else "Two plans"
     )
+    if parts := [part for p in (plan, other) if p is not None and (part := mark(p.capture))]:
+        title += f": {'; '.join(parts)}"
     return _page(title, line, data)
 
 

@@ -11,8 +11,10 @@ from typing import Any
 from ..above import ABOVE
 from ..names import counted, with_bounds
 from ..planned import Planned, PlanTensor, format_bytes
-from ..record import DUMPED_BACKEND, NODE
+from ..record import DUMPED_BACKEND, NODE, dumped_name
+from .excerpt import mark
 from .match import match_tensors, without_number
+from .scope import Scope, by_number, scope
 
 _SHOWN = 20  # rows of each kind that `str` prints
 
@@ -104,7 +106,8 @@ class Diff:
     Plans are the same if they make the same decisions: the same nodes on the same backends for the
     same causes, the same splits, and the same copies of the same sizes. What the plans were made
     with (`context`: release, settings, devices) and the shapes of nodes (`n_reshaped`) are reported
-    but do not count as differences.
+    but do not count as differences. Of a plan that is compared with an excerpt only the part
+    between the first and the last node of both counts, also in `before` and `after`.
     """
 
     before: Totals
@@ -120,6 +123,7 @@ class Diff:
     n_reshaped: int  # nodes of both graphs whose shape or type differs
     causes_compared: bool  # False if a plan has none, as a dump of stock ggml
     context: dict[str, tuple[Any, Any]]
+    parts: tuple[str, str] = ("", "")  # of each plan that is an excerpt of a log
 
     @property
     def same(self) -> bool:
@@ -146,14 +150,19 @@ class Diff:
         a, b = self.before, self.after
         copies = f"{a.n_copies} ({format_bytes(a.copy_bytes)})"
         copies_after = f"{b.n_copies} ({format_bytes(b.copy_bytes)})"
-        start = "same" if self.same else f"{len(self.moved)} of {counted(a.n_nodes, 'node')} moved"
+        same = "same as far as printed" if any(self.parts) else "same"
+        start = same if self.same else f"{len(self.moved)} of {counted(a.n_nodes, 'node')} moved"
         only = [sum(t.kind == NODE for t in side) for side in (self.removed, self.added)]
         if any(only):
             start += f", {counted(only[0], 'node')} only before, {only[1]} only after"
+        start = "".join(f"{side}: {part}; " for side, part in self._parts()) + start
         return (
             f"{start}; splits {_arrow(a.n_splits, b.n_splits)}, "
             f"copies {_arrow(copies, copies_after)}"
         )
+
+    def _parts(self) -> list[tuple[str, str]]:
+        return [(s, p) for s, p in zip(("before", "after"), self.parts, strict=True) if p]
 
     def sections(self) -> list[tuple[str, list[str]]]:
         """The report as titles and rows, without empty sections. Tensors with the same change whose
@@ -177,7 +186,10 @@ class Diff:
                 f"{_edge(a)} → {format_bytes(b.nbytes)}" for a, b in self.copies_resized
             ],
         }
-        notes = []
+        notes = [
+            f"{side} is {part}: what the other plan has outside this part is not compared"
+            for side, part in self._parts()
+        ]
         if self.n_reshaped:
             notes.append(f"{counted(self.n_reshaped, 'node')} with another shape or type")
         if not self.causes_compared:
@@ -225,11 +237,15 @@ class _Comparison:
         self.before, self.after = before, after
         names = [b.name for b in before.backends]
         self.renamed = {names[before.capture.backend_index(k)]: v for k, v in backends.items()}
+        self.begins_late = before.capture.begins_late or after.capture.begins_late
+        self.cut_names = _cut_names(before) | _cut_names(after)
         # Debug logs and snapshots name what is copied, but not where tensors are.
         self.sources = {before.capture.source, after.capture.source}
         self.partial = self.sources != {"scheduler"}
         self.memories = dict(self.renamed_memories())
         self.match = match_tensors(before.capture, after.capture)
+        theirs = {j: i for i, j in self.match.pairs.items()}
+        self.scopes = scope(before, after, self.match.pairs), scope(after, before, theirs)
         self.compared_a, self.compared_b = self.match.compared
         self.with_causes = before.has_causes and after.has_causes
 
@@ -238,12 +254,13 @@ class _Comparison:
         matched = set(pairs.values())
         both = [(a.tensor(i), b.tensor(j)) for i, j in sorted(pairs.items())]
         changes = [c for x, y in both if (c := self.change(x, y))]
-        removed = [a.tensor(i) for i in self.compared_a if i not in pairs]
-        added = [b.tensor(j) for j in self.compared_b if j not in matched]
+        in_a, in_b = self.scopes
+        removed = [a.tensor(i) for i in self.compared_a if i not in pairs and i in in_a.ids]
+        added = [b.tensor(j) for j in self.compared_b if j not in matched and j in in_b.ids]
         edges = self.edges()
         return Diff(
-            before=self.totals(a, self.renamed),
-            after=self.totals(b, {}),
+            before=self.totals(a, self.renamed, in_a),
+            after=self.totals(b, {}, in_b),
             changed=tuple(changes),
             added=tuple(map(_one_sided, added)),
             removed=tuple(map(_one_sided, removed)),
@@ -255,7 +272,11 @@ class _Comparison:
             n_reshaped=sum(x.index is not None and _reshaped(x, y) for x, y in both),
             causes_compared=self.with_causes,
             context=self.context(),
+            parts=(mark(a.capture), mark(b.capture)),
         )
+
+    def scope_of(self, plan: Planned) -> Scope:
+        return self.scopes[0] if plan is self.before else self.scopes[1]
 
     def name(self, backend: str | None) -> str | None:
         """The name that `after` has for a backend of `before`."""
@@ -275,8 +296,10 @@ class _Comparison:
                 (self.name(x.backend) or "")[:DUMPED_BACKEND],
                 (y.backend or "")[:DUMPED_BACKEND],
             ]
-            if "" in held or held[0] == held[1]:
-                return None  # a dump omits some places and cuts the names of backends
+            if "" in held or held[0] == held[1] or self.begins_late:
+                # A dump omits some places and cuts the names of backends. A source of an excerpt
+                # may be a node before it that has the same name as another tensor.
+                return None
         # Memory counts if it is the tensor's own and both plans know it.
         bufts = [None if self.partial or t.buft is None else t.buft.name for t in (x, y)]
         bufts[0] = self.memories.get(bufts[0] or "", bufts[0])
@@ -284,7 +307,11 @@ class _Comparison:
         after = Side(y.index, y.backend, y.placement.cause, bufts[1])
         other_cause = self.with_causes and before.cause != after.cause
         other_memory = x.index is None and bufts[0] != bufts[1]
-        if before.backend == after.backend and not other_cause and not other_memory:
+        same_place = before.backend == after.backend
+        if {before.backend, after.backend} & self.cut_names:
+            names = (dumped_name(s.backend or "", DUMPED_BACKEND) for s in (before, after))
+            same_place = len(set(names)) == 1
+        if same_place and not other_cause and not other_memory:
             return None
         op = y.record.op_desc
         return Difference(y.name, op, y.record.kind, y.is_computed, before, after)
@@ -293,18 +320,23 @@ class _Comparison:
         """The splits of one plan that start where no split of the other does."""
         names = self.renamed if of is self.before else {}
         others = self.renamed if other is self.before else {}
-        there = {(others.get(s.backend, s.backend), s.first.id) for s in other.splits}
-        for split in of.splits:
+        numbered = by_number(of, other)
+        there = {
+            (others.get(s.backend, s.backend), s.number if numbered else s.first and s.first.id)
+            for s in other.splits
+        }
+        for split in self.scope_of(of).begun:
             first, backend = split.first, names.get(split.backend, split.backend)
-            if self.partial and first.is_view_op:
+            if self.partial and first is not None and first.is_view_op:
                 continue  # it has views only, which the other plan leaves out
-            if (backend, pairs.get(first.id, -1)) not in there:
+            key = split.number if numbered or first is None else pairs.get(first.id, -1)
+            if (backend, key) not in there:
                 n = sum(node.is_computed for node in split.nodes)
                 yield SplitStart(
-                    split.index,
+                    split.number,
                     backend,
-                    first.name,
-                    first.record.op_desc,
+                    first.name if first else "",
+                    first.record.op_desc if first else "nodes not printed",
                     n,
                     len(split.inputs),
                     split.copy_bytes,
@@ -331,7 +363,7 @@ class _Comparison:
         other plan, or its name if one plan is from a debug log or a snapshot, which identify views
         by nothing else."""
         found: dict[tuple[int | str, str | None, str, int], Edge] = {}
-        for i in plan.copied:
+        for i in (given for split in self.scope_of(plan).begun for given in split.inputs):
             src = names.get(i.src_backend, i.src_backend) if i.src_backend else None
             dst = names.get(i.dst_backend, i.dst_backend)
             edge = Edge(i.tensor.name, src, dst, i.nbytes)
@@ -344,10 +376,12 @@ class _Comparison:
                 found[id if pairs is None else pairs.get(id, -1 - id), src, dst, 0] = edge
         return found
 
-    def totals(self, plan: Planned, names: Mapping[str, str]) -> Totals:
-        per_backend = {names.get(k, k): n for k, n in plan.nodes_per_backend().items()}
-        n = sum(per_backend.values())
-        return Totals(n, plan.n_splits, plan.n_inputs, plan.copy_bytes, per_backend)
+    def totals(self, plan: Planned, names: Mapping[str, str], own: Scope) -> Totals:
+        counts = Counter(n.backend for n in plan.nodes if n.is_computed and n.id in own.ids)
+        per_backend = {names.get(b.name, b.name): counts[b.name] for b in plan.backends}
+        copied = [given.nbytes for split in own.splits for given in split.inputs]
+        n = sum(counts.values())
+        return Totals(n, len(own.splits), len(copied), sum(copied), per_backend)
 
     def context(self) -> dict[str, tuple[Any, Any]]:
         """The differences in what the plans were made with."""
@@ -355,6 +389,15 @@ class _Comparison:
             return {}  # a snapshot does not say
         sides = [_made_with(self.before, self.renamed), _made_with(self.after, {})]
         return {k: (v, sides[1][k]) for k, v in sides[0].items() if v != sides[1][k]}
+
+
+def _cut_names(plan: Planned) -> set[str | None]:
+    """The backend of an excerpt's first split, if only the beginning of its name is printed."""
+    printed = plan.capture.printed
+    if printed is None or not printed.begins_inside:
+        return set()
+    name = plan.splits[0].backend
+    return {name} if len(name.encode()) == DUMPED_BACKEND else set()
 
 
 def _made_with(plan: Planned, names: Mapping[str, str]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from ..planned import format_bytes
 from ..record import COPY, DUMPED_NAME
 from ..reference import reference_of
 from .decisions import Meeting, decisions_of, stage_of
+from .excerpt import limits as excerpt_limits
 
 if TYPE_CHECKING:
     from ..planned import Planned, PlanTensor
@@ -49,6 +50,11 @@ class Link:
     def __repr__(self) -> str:
         return f"<Link {self}>"
 
+    @property
+    def is_inferred(self) -> bool:
+        """Whether a log does not contain the code, but it follows from what the log prints."""
+        return bool(self.code) and bool(unknown_cause(self.tensor))
+
     def __str__(self) -> str:
         where = f" on {self.backend}" if self.backend else ""
         stage = f"pass {self.pass_} {self.sweep}".rstrip() if self.pass_ else ""
@@ -79,6 +85,8 @@ class Explanation:
         first = self.links[0]
         none = "cause not known" if unknown_cause(first.tensor) else "-"
         told = " ".join(part for part in (first.code or none, first.sweep) if part)
+        if first.is_inferred:
+            told += " (inferred)"
         if first.witness is None:
             return told
         sources = first.tensor.record.src if causes.follows_weight(first.code) else ()
@@ -134,6 +142,7 @@ class Explanation:
                     "pass": link.pass_,
                     "sweep": link.sweep,
                     "code": link.code,
+                    "inferred": link.is_inferred,
                     "text": link.text,
                     "witness": _ref(link.witness) if link.witness else None,
                     "relation": link.relation,
@@ -156,7 +165,8 @@ def explain(plan: Planned, subject: PlanTensor) -> Explanation:
     """See `Plan.explain`."""
     found, notes = parts(plan, subject, has_steps(plan))
     links = tuple(found)
-    limits = tuple(_limits(plan)) if plan.capture.source != "scheduler" else ()
+    limits = excerpt_limits(plan.capture)
+    limits += tuple(_limits(plan)) if plan.capture.source != "scheduler" else ()
     limits += tuple(_not_told(plan, links))
     limits += tuple(_cut_names(links)) if plan.capture.source == "debug log" else ()
     return Explanation(subject, links, tuple(notes), disagreements(plan), limits)

@@ -54,8 +54,17 @@ def match_tensors(a: Capture, b: Capture) -> Match:
             for capture in (a, b)
         )
         keys = [[key_of(t, dumped, old) for t in side] for side in (ours, theirs)]
+        at = [0, 0]
+        late = a.begins_late - b.begins_late or a.is_partial - b.is_partial
+        if is_node and late:
+            whole = int(late > 0)
+            first = (a, b)[1 - whole].first_node
+            before = sum(t.id < first for t in (ours, theirs)[whole])
+            window = _window(keys[1 - whole], keys[whole], before)
+            keys[whole] = keys[whole][window.start : window.stop]
+            at[whole] = window.start
         for i, j in match(*keys).items():
-            pairs[ours[i].id] = theirs[j].id
+            pairs[ours[at[0] + i].id] = theirs[at[1] + j].id
         # The other tensors of a dump are those that its nodes read; some are nodes in another
         # capture. The other tensors of a snapshot are the copied ones.
         if is_node or not partial:
@@ -63,6 +72,25 @@ def match_tensors(a: Capture, b: Capture) -> Match:
                 ids += [t.id for t in side]
     _match_by_sources(a, b, pairs, compared)
     return Match(pairs, compared)
+
+
+def _window(part: Sequence[Key], whole: Sequence[Key], before: int) -> range:
+    """The positions of the whole graph that an excerpt can be of: those of the same numbers if the
+    graph is the same there, otherwise judging by the names that occur once in both. `before` is the
+    number of nodes before the excerpt's first, if the graph is the same."""
+    if part == whole[before : before + len(part)]:
+        return range(before, before + len(part))
+    places, there = _places(part), _places(whole)
+    anchors = [
+        (of_part[0], there[key][0])
+        for key, of_part in places.items()
+        if key.name and len(of_part) == 1 and len(there.get(key, ())) == 1
+    ]
+    if not anchors:
+        return range(len(whole))
+    first, last = min(anchors), max(anchors)
+    start = max(0, first[1] - first[0])
+    return range(start, last[1] + len(part) - last[0])
 
 
 def _match_by_sources(

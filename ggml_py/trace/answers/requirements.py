@@ -92,14 +92,19 @@ def too_many_splits(plan: Planned, n: int) -> str:
     starts: dict[str, list[Split]] = {}
     for split in plan.splits:
         t = split.first
+        if t is None:
+            continue  # its nodes are not printed
         cause = "cause not known" if unknown_cause(t) else t.placement.cause
         text = f"on {split.backend} from {t.record.op_desc} [{cause}]"
         starts.setdefault(text, []).append(split)
-    rows = _grouped((text, s.first) for text, splits in starts.items() for s in splits)
+    head = f"{counted(plan.n_splits, 'split')}, expected at most {n}:"
+    if not starts:
+        return head
+    rows = _grouped((text, s.first) for text, splits in starts.items() for s in splits if s.first)
     most = max(starts.values(), key=len)
     before = plan.splits[most[0].index - 1].backend if most[0].index else None
-    head = f"{counted(plan.n_splits, 'split')}, expected at most {n}:"
-    return "\n".join([head, *rows, "", *why(plan, most[0].first, before)])
+    reason = why(plan, most[0].first, before) if most[0].first else []
+    return "\n".join([head, *rows, "", *reason])
 
 
 def too_many_bytes(plan: Planned, n: int) -> str:

@@ -10,6 +10,7 @@ from ..flops import flops
 from ..names import counted
 from ..planned import Planned, format_bytes
 from ..record import NODE, Capture, TensorRecord
+from .excerpt import mark
 
 
 class DeviceShare(NamedTuple):
@@ -83,10 +84,11 @@ def headline(plan: Planned) -> str:
     per_backend = plan.nodes_per_backend()
     total = sum(per_backend.values()) or 1
     nodes = ", ".join(f"{name} {n} ({n / total:.0%})" for name, n in per_backend.items())
+    nodes = nodes if plan.nodes else "not printed"
     parts = shares(plan)
     splits, copies = counted(plan.n_splits, "split"), counted(plan.n_inputs, "copy", "copies")
     start = f"{splits}, {copies} ({format_bytes(plan.copy_bytes)}), nodes: {nodes}"
-    assumed = f"{plan.promise.headline}: " if plan.promise.headline else ""
+    assumed = "".join(f"{p}: " for p in (mark(plan.capture), plan.promise.headline) if p)
     return assumed + (start if parts is None else f"{start}; {in_words(parts)}")
 
 

@@ -135,7 +135,8 @@ def split_groups(plan: Planned) -> Iterable[SplitGroup]:
     for (backend, ops, n_inputs), indices in groups.items():
         copied = sum(plan.splits[i].copy_bytes for i in indices)
         counts = tuple(Counter(ops).most_common())
-        yield SplitGroup(backend, tuple(indices), counts, n_inputs, copied)
+        splits = tuple(plan.splits[i].number for i in indices)
+        yield SplitGroup(backend, splits, counts, n_inputs, copied)
 
 
 def planned(plan: Planned) -> Planned:
@@ -200,7 +201,7 @@ class _Asked:
     def _add(self, split: Split, node: PlanTensor, reason: AppliedRule) -> _Row:
         key = reason.id, node.record.op_desc, split.backend
         row = self.rows.setdefault(key, _Row(reason))
-        row.nodes[node.id] = row.splits[split.index] = None
+        row.nodes[node.id] = row.splits[split.number] = None
         self._row_of[node.id] = row
         return row
 
