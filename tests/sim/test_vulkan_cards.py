@@ -223,3 +223,39 @@ def test_a_file_of_vulkaninfo_is_a_card(ctx, tmp_path):
 def test_what_is_not_of_vulkaninfo(text, device):
     with pytest.raises(ggml.ArgumentError, match=re.escape(f"no device {device} with its limits")):
         vulkaninfo.read(text, device)
+
+
+def test_without_maintenance4_the_largest_buffer_is_the_largest_allocation():
+    """Found wrong: "maxBufferSize: expected a value". C: ggml_vk_get_device"""
+    text = (HERE / "llvmpipe_vulkaninfo.txt").read_text()
+    whole = vulkaninfo.read(text)
+    lines = [
+        line for line in text.splitlines()
+        if not re.search(r"VK_KHR_maintenance4|maxBufferSize", line)
+    ]  # fmt: skip
+    read = vulkaninfo.read("\n".join(lines))
+    assert read["maxBufferSize"] == read["maxMemoryAllocationSize"]
+    assert whole["maxBufferSize"] != 0
+    # a size that upstream does not ask for does not count
+    lines = [line for line in text.splitlines() if "VK_KHR_maintenance4" not in line]
+    assert vulkaninfo.read("\n".join(lines))["maxBufferSize"] == read["maxMemoryAllocationSize"]
+
+
+def test_such_a_device_is_a_card(ctx, tmp_path):
+    text = (HERE / "llvmpipe_vulkaninfo.txt").read_text()
+    path = tmp_path / "old.txt"
+    path.write_text(re.sub(r".*(VK_KHR_maintenance4|maxBufferSize).*\n", "", text))
+    card = ggml.load_profile(path)
+    assert card.properties["maxBufferSize"] == card.properties["maxMemoryAllocationSize"]
+    assert card.supports(attention(ctx))
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["Backend 1/2: Vulkan0", "  MUL_MAT(type_a=q4_K,type_b=f32,m=16,n=1,k=256): OK"],
+)
+def test_the_table_of_test_backend_ops_gets_a_hint(line, tmp_path):
+    path = tmp_path / "table.txt"
+    path.write_text(f"{line}\n")
+    with pytest.raises(ggml.ArgumentError, match="test-backend-ops support --output csv"):
+        ggml.load_profile(path)

@@ -12,6 +12,8 @@ from ...errors import ArgumentError
 _ASSIGNED = re.compile(r"^\s*(\w+)\s*= (.*?)\s*$")
 _LIST = re.compile(r"^(\s*)(\w+): count = (\d+)$")
 _EXTENSION = re.compile(r"^\s+(VK_\w+)\s+: extension revision \d+$")
+_MAINTENANCE4 = "VK_KHR_maintenance4"  # without it a device does not say its largest buffer
+_OP_TESTS = re.compile(r"^Backend \d+/\d+: |^\s*[A-Z0-9_]+\(\w+=.*\): ", re.MULTILINE)
 _DEVICE = re.compile(r"^GPU(\d+):$")
 
 _TYPES = ("OTHER", "INTEGRATED_GPU", "DISCRETE_GPU", "VIRTUAL_GPU", "CPU")
@@ -39,6 +41,12 @@ def read(text: str, device: int = 0) -> dict[str, str | int]:
     lines = _of_device(text, device)
     values, lists = _fields(lines)
     if "maxComputeSharedMemorySize" not in values:
+        if _OP_TESTS.search(text):
+            raise ArgumentError(
+                "this is the table of `test-backend-ops`: expected the output of "
+                "`test-backend-ops support --output csv`, in a file that ends with .csv, or what "
+                "`vulkaninfo` prints without options"
+            )
         raise ArgumentError(
             f"no device {device} with its limits: expected what `vulkaninfo` prints without options"
         )
@@ -56,8 +64,11 @@ def read(text: str, device: int = 0) -> dict[str, str | int]:
         "maxComputeWorkGroupCount": _number(lists["maxComputeWorkGroupCount"][0]),
         "memoryHeapSize": _local_memory(lines),
     }  # fmt: skip
-    return {**{name: _number(value) for name, value in values.items() if _is_number(value)},
-            **found}  # fmt: skip
+    numbers = {name: _number(value) for name, value in values.items() if _is_number(value)}
+    if _MAINTENANCE4 not in str(found["extensions"]).split("+"):
+        # Upstream does not ask for the size then, and takes the limit of allocations.
+        numbers["maxBufferSize"] = numbers["maxMemoryAllocationSize"]
+    return {**numbers, **found}
 
 
 def _of_device(text: str, device: int) -> list[str]:
