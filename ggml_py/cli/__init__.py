@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import io
 import logging
 import os
 import sys
@@ -40,6 +41,7 @@ from . import (
     view,
     why_not,
 )
+from .shared.source import as_given
 
 VERSION = importlib.import_module("ggml_py").__version__  # of this code, not of an installed one
 
@@ -120,7 +122,9 @@ def main() -> None:
         sys.stdout.flush()
         sys.exit(code)
     except click.ClickException as error:
-        error.show()
+        said = io.StringIO()
+        error.show(file=said)
+        click.echo(as_given(said.getvalue()), nl=False, err=True)
         sys.exit(error.exit_code)
     except (click.Abort, KeyboardInterrupt):
         click.echo("stopped", err=True)
@@ -135,5 +139,5 @@ def main() -> None:
         else:
             # str() of a KeyError is the message in quotation marks
             message = error.args[0] if isinstance(error, KeyError) and error.args else error
-            click.echo(f"error: {message}", err=True)
+            click.echo(f"error: {as_given(str(message))}", err=True)
         sys.exit(1)

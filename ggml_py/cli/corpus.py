@@ -12,7 +12,7 @@ import click
 from ..trace.names import counted
 from .shared.bar import bar
 from .shared.records import is_record, read_record
-from .shared.source import saved_plan
+from .shared.source import as_given, is_address, locals_of, saved_plan
 
 if TYPE_CHECKING:
     from ..plan import Plan
@@ -35,8 +35,9 @@ def command() -> None:
     "models",
     nargs=-1,
     required=True,
-    type=click.Path(exists=True, dir_okay=False),
+    type=click.Path(dir_okay=False),
     metavar="MODEL…",
+    callback=locals_of,
 )
 def make(folder: str, models: tuple[str, ...]) -> None:
     """Plan MODELS on the CPU, with BLAS, on a simulated RTX 4090 with all layers and with one, on
@@ -60,7 +61,7 @@ def make(folder: str, models: tuple[str, ...]) -> None:
             said = dict.fromkeys(text for _label, text in rows if isinstance(text, str))
             for text in said:
                 labels = [label for label, other in rows if other == text]
-                click.echo(f"{model.name}: {', '.join(labels)}: {text}", err=True)
+                click.echo(f"{model.name}: {', '.join(labels)}: {as_given(text)}", err=True)
             without += [] if plans else [model.name]
             show((i + 1) / len(models))
     click.echo(f"{counted(written, 'plan')} written to {folder}")
@@ -93,7 +94,7 @@ def add_command(folder: str, sources: tuple[str, ...], name: str | None, no_name
 
 
 def _plans(source: str) -> Iterator[tuple[str, Plan]]:
-    if not Path(source).is_file():
+    if not Path(source).is_file() and not is_address(source):
         raise click.UsageError(f"{source}: no such file")
     if is_record(source):
         for one in read_record(source).plans:

@@ -16,10 +16,9 @@ from .shared.options import (
     echo_json,
     given_model_options,
     load_model,
-    model_options,
 )
 from .shared.predicted import load_machine, machine_option
-from .shared.source import saved_plan
+from .shared.source import as_given, planning_options, saved_plan
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,7 +38,7 @@ _MOST_NODES = 12  # that the table of a plan shows
 @click.command(
     "cost", cls=ModelCommand, short_help="Predict how fast MODEL runs, from a calibration."
 )
-@model_options
+@planning_options
 @machine_option
 @click.option("-p", "--n-prompt", type=IntList("numbers of tokens", 0, "512"), default="512",
               show_default=True, help="Tokens of the prompt, as in llama-bench.")  # fmt: skip
@@ -102,7 +101,7 @@ def command(
     doubts = machine.doubts_about(_computing(rows))
     line = None
     if not _refusal(model, options):
-        line = bench_line(model, n_prompt, n_gen, depths, options, n_layer)
+        line = as_given(bench_line(model, n_prompt, n_gen, depths, options, n_layer))
     if as_json:
         echo_json({
             "machine": machine.to_dict()["machine"], "doubts": list(doubts),

@@ -13,10 +13,10 @@ from .shared.options import (
     as_json,
     device_names,
     echo_json,
-    model_options,
     with_properties,
 )
 from .shared.predicted import load_machine
+from .shared.source import as_given, planning_options
 
 if TYPE_CHECKING:
     from ..place import Placed, Way, Workload
@@ -30,7 +30,7 @@ _NOT_FLAGS = ("devices", "profile_set", "overrides", "graphs", "no_build", "n_ct
 @click.command(
     "place", cls=ModelCommand, short_help="Find the flags with which MODEL is quickest here."
 )
-@model_options
+@planning_options
 @click.option("--machine", "machine_paths", multiple=True, type=click.Path(dir_okay=False),
               metavar="FILE", help="What `ggml-py calibrate` wrote. May be repeated: files with "
               "other numbers of threads let it choose among them.")  # fmt: skip
@@ -204,9 +204,9 @@ def _show(found: Placed) -> None:
     for sentence in (*_assumed(found), *(f"doubt: {doubt}" for doubt in found.doubts)):
         click.echo(sentence)
     if line := found.server_line():
-        click.echo(f"to run: {line}")
+        click.echo(f"to run: {as_given(line)}")
     for line in found.bench_lines():
-        click.echo(f"to verify: {line}")
+        click.echo(f"to verify: {as_given(line)}")
 
 
 def _rates(way: Way, phase: str) -> str:
@@ -234,8 +234,8 @@ def _data(found: Placed) -> dict[str, Any]:
         "text": found.verdict.text,
         "reason": found.verdict.reason,
         "certain_from": found.verdict.certain_from,
-        "command": found.server_line() or None,
-        "verify": found.bench_lines(),
+        "command": as_given(found.server_line()) or None,
+        "verify": [as_given(line) for line in found.bench_lines()],
         "reserve": found.reserve,
         "chosen": _way(found, found.chosen),
         "given": _way(found, found.given),
@@ -253,7 +253,7 @@ def _data(found: Placed) -> dict[str, Any]:
 def _way(found: Placed, way: Way) -> dict[str, Any]:
     return {
         "flags": str(way.flags),
-        "command": found.server_line(way) or None,
+        "command": as_given(found.server_line(way)) or None,
         "options": {k: v for k, v in way.flags.options.items() if v is not None},
         "usable": way.usable,
         "why_not": way.why_not,

@@ -13,6 +13,7 @@ import click
 
 from ..files.sizes import parse_size
 from ..trace.names import counted
+from .shared.command_line import models_in
 from .shared.options import as_json, echo_json
 
 if TYPE_CHECKING:
@@ -173,6 +174,7 @@ def command(
     if as_environment:
         _print_environment(recorder, output, options, given)
         return
+    _say_without_weights(program)
     path = Path(output) if output else _free_name(program[0])
     launch.new_file(path, force)
     variables = launch.environment(recorder, str(path.absolute()), options, os.environ, given)
@@ -188,6 +190,22 @@ def command(
         if not quiet or not path.exists():
             _tell(said)
     launch.end_as(status)
+
+
+def _say_without_weights(program: Sequence[str]) -> None:
+    """Says that the model of a program of llama.cpp has no weights, before the program fails."""
+    from ..errors import GgufError
+    from ..gguf.reader import Gguf
+    from ..gguf.whole import check_has_weights
+
+    for model in models_in(program):
+        if not Path(model).is_file():
+            continue
+        try:
+            with Gguf.open(model) as gguf:
+                check_has_weights(gguf)
+        except GgufError as error:
+            click.echo(f"note: {error}", err=True)
 
 
 def _recorder(

@@ -14,11 +14,10 @@ from .shared.options import (
     echo_json,
     given_model_options,
     load_model,
-    model_options,
 )
 from .shared.predicted import load_machine, machine_option, said_of
 from .shared.records import is_record, read_record
-from .shared.source import saved_plan
+from .shared.source import planning_options, saved_plan
 
 if TYPE_CHECKING:
     from ..trace.answers.sweep import Predict, Sweep
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     cls=ModelCommand,
     short_help="Find the shapes at which MODEL's plan changes.",
 )
-@model_options
+@planning_options
 @click.option(
     "-n",
     "--n-tokens",
@@ -79,7 +78,7 @@ def command(
     from ..trace import sweep
 
     predict = _predict(said, machine_path, options["devices"])
-    with load_model(model, **options) as loaded:
+    with load_model(model, header_only=True, **options) as loaded:
         found = sweep(loaded.plan, predict=predict, n_tokens=n_tokens, n_past=n_past)
     _show(found, said, as_json)
 

@@ -141,6 +141,11 @@ class Gguf(Handle):
 
     def _check_size(self) -> None:
         size = self._opened[0].size
+        if self.tensors and size <= self.data_offset:
+            raise GgufError(
+                f"{self.path} is truncated: it has only its header and no weights, which is enough "
+                "for plans but not to run it. Get it again"
+            )
         for tensor in self.tensors.values():
             if tensor.offset + tensor.nbytes > size:
                 raise GgufError(

@@ -24,6 +24,8 @@ _TRIES = 4
 _SECONDS = 30  # without an answer
 _PART = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$")
 
+_NAMES: dict[str, str] = {}  # of temporary files and folders, for messages
+
 Progress = Callable[[int, int], object]
 
 
@@ -44,10 +46,29 @@ def header_of(address: str, progress: Progress | None = None) -> Iterator[Path]:
     """
     with tempfile.TemporaryDirectory(prefix="ggml_py-") as folder:
         first = Path(folder) / _name_of(address)
-        _fetch(address, first, progress)
-        for other in _others(address):
-            _fetch(other, Path(folder) / _name_of(other), progress)
-        yield first
+        with named(folder, address.rpartition("/")[0]), named(first, address):
+            _fetch(address, first, progress)
+            for other in _others(address):
+                _fetch(other, Path(folder) / _name_of(other), progress)
+            yield first
+
+
+@contextmanager
+def named(local: str | Path, name: str | Path) -> Iterator[None]:
+    """Puts the name that was given in place of a temporary one in the messages of exceptions."""
+    _NAMES[str(local)] = str(name)
+    try:
+        yield
+    except Exception as error:
+        error.args = tuple(as_given(a) if isinstance(a, str) else a for a in error.args)
+        raise
+
+
+def as_given(text: str) -> str:
+    """A message with the names that were given in place of temporary ones."""
+    for local in sorted(_NAMES, key=len, reverse=True):
+        text = text.replace(local, _NAMES[local])
+    return text
 
 
 def _name_of(address: str) -> str:

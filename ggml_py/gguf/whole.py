@@ -10,12 +10,12 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from ..errors import GgufError
 from .reader import Gguf
-from .remote import Progress, header_of, is_address
+from .remote import Progress, header_of, is_address, named
 
 
 @contextmanager
@@ -38,6 +38,18 @@ def described(
         yield path, ""
 
 
+def check_has_weights(gguf: Gguf) -> None:
+    """Raises `GgufError` if a file has no tensors, such as a vocabulary."""
+    if gguf.tensors:
+        return
+    has_tokenizer = any(key.startswith("tokenizer.") for key in gguf.metadata)
+    what = "only a vocabulary: it has a tokenizer and" if has_tokenizer else "no model: it has"
+    raise GgufError(
+        f"{gguf.path} is {what} no tensors, so there is nothing to plan or to run. Expected the "
+        "GGUF file of a model"
+    )
+
+
 @contextmanager
 def whole(gguf: Gguf) -> Iterator[Path]:
     """A path of the model with the length that its header promises, for as long as the block runs:
@@ -48,9 +60,11 @@ def whole(gguf: Gguf) -> Iterator[Path]:
         return
     with tempfile.TemporaryDirectory(prefix="ggml_py-") as folder:
         copies = [Path(folder) / path.name for path in gguf.paths]
-        for path, copy, length in zip(gguf.paths, copies, lengths, strict=True):
-            _copy(path, copy, length)
-        yield copies[0]
+        with ExitStack() as stack:
+            for path, copy, length in zip(gguf.paths, copies, lengths, strict=True):
+                stack.enter_context(named(copy, path))
+                _copy(path, copy, length)
+            yield copies[0]
 
 
 def _lengths(gguf: Gguf) -> list[int]:

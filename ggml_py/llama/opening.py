@@ -10,7 +10,7 @@ from typing import Any
 from ..backends.device import Device
 from ..backends.device import devices as all_devices
 from ..gguf.reader import Gguf
-from ..gguf.whole import described
+from ..gguf.whole import check_has_weights, described
 from .command_line import CommandLine, parse
 from .library import Library, library
 from .model import Fit, LlamaModel
@@ -93,6 +93,7 @@ def _opened(
         described(path, header_only) as (local, only_header),
         Gguf.open(local, header_only=True) as gguf,
     ):
+        check_has_weights(gguf)
         arch = str(gguf.metadata.get("general.architecture", ""))
         n_ctx_train = int(gguf.metadata.get(f"{arch}.context_length", 0))
         # With n_ctx 0 --fit knows that it may choose.

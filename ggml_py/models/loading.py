@@ -11,7 +11,7 @@ from .. import llama
 from ..backends.device import Device
 from ..errors import ModelError
 from ..gguf.reader import Gguf
-from ..gguf.whole import described
+from ..gguf.whole import check_has_weights, described
 from ..llama.archs import ARCHITECTURES
 from ..llama.model import LlamaModel
 from ..llama.options import Options, Progress, checked
@@ -218,6 +218,7 @@ def _again(
 
 def _architecture(gguf: Gguf) -> tuple[type[Decoder[Any]], HParams]:
     """The graph class for the file's architecture, and the hyperparameters. Raises `ModelError`."""
+    check_has_weights(gguf)
     arch = gguf.metadata.get("general.architecture")
     if not isinstance(arch, str) or arch not in ARCHS:
         named = "no architecture" if arch is None else f"architecture '{arch}'"

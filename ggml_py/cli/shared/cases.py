@@ -10,7 +10,7 @@ import click
 from click.core import ParameterSource
 
 from .records import is_record, read_record
-from .source import saved_plan
+from .source import is_address, saved_plan
 
 if TYPE_CHECKING:
     from ...releases import Work
@@ -36,7 +36,7 @@ def cases_of(words: Sequence[str]) -> list[Work]:
     if not sources and options:
         raise click.UsageError(f"a model, saved plan or record comes before {options[0]}")
     for source in sources:
-        if not Path(source).exists():
+        if not is_address(source) and not Path(source).exists():
             raise click.UsageError(f"{source}: no such file")
         if Path(source).is_dir() and options:
             raise click.UsageError(
@@ -48,6 +48,9 @@ def cases_of(words: Sequence[str]) -> list[Work]:
     on_devices = bool(options) and _on_devices(sources[0], options)
     found: list[Work] = []
     for source in sources:
+        if is_address(source):
+            found.append(Work(source, (source, *options)))
+            continue
         path = str(Path(source).resolve())
         if Path(source).is_dir():
             found += [kept.work for kept in kept_in(Path(source))]

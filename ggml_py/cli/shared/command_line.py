@@ -29,7 +29,7 @@ def keep_command_line(context: click.Context, args: list[str]) -> list[str]:
     own, words = args[: args.index("--")], args[args.index("--") + 1 :]
     if not words or not PurePath(words[0]).name.startswith("llama-"):
         return args
-    models = [value for flag, value in pairwise(words) if flag in _MODEL]
+    models = models_in(words)
     models += [os.environ[_VARIABLE]] if not models and os.environ.get(_VARIABLE) else []
     if not models:
         raise click.UsageError(
@@ -38,6 +38,13 @@ def keep_command_line(context: click.Context, args: list[str]) -> list[str]:
         )
     context.meta[_META] = words
     return [models[-1], *own]
+
+
+def models_in(words: Sequence[str]) -> list[str]:
+    """The models that the command line of a program of llama.cpp names."""
+    if not PurePath(words[0]).name.startswith("llama-"):
+        return []
+    return [value for flag, value in pairwise(words) if flag in _MODEL]
 
 
 def command_line() -> list[str] | None:

@@ -7,6 +7,7 @@ import sys
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -94,15 +95,42 @@ def source_options(*arguments: str) -> Callable[[F], F]:
     return decorate
 
 
+def is_address(source: str) -> bool:
+    """Whether a source is an http(s) address."""
+    return source.startswith(("http://", "https://"))
+
+
+def planning_options(function: F) -> F:
+    """The MODEL argument, of which only the header is read, so it may be an http(s) address; and
+    the options of `models.load`."""
+    return model_argument(load_options(function), callback=_local)
+
+
 def _local(context: click.Context, _parameter: click.Parameter, source: str) -> str:
     """The path of a source. Of a model at an http(s) address the header is fetched."""
-    if not source.startswith(("http://", "https://")):
+    if not is_address(source):
         return source
     from ...gguf.remote import header_of
 
     with bar(f"reading the header of {source}") as show:
         file = header_of(source, lambda n, total: show(n / total))
         return str(context.with_resource(file))
+
+
+def locals_of(
+    context: click.Context, parameter: click.Parameter, sources: Sequence[str]
+) -> tuple[str, ...]:
+    """The paths of several models: of those at http(s) addresses the headers are fetched."""
+    paths = tuple(_local(context, parameter, source) for source in sources)
+    if missing := [path for path in paths if not Path(path).is_file()]:
+        raise click.UsageError(f"{missing[0]}: no such file")
+    return paths
+
+
+def as_given(text: str) -> str:
+    """A text with addresses in place of the temporary files that their headers are in."""
+    remote = sys.modules.get("ggml_py.gguf.remote")
+    return text if remote is None else str(remote.as_given(text))
 
 
 def get_plan(source: str, **options: Any) -> Plan:
@@ -390,6 +418,11 @@ def _content(source: str) -> bytes | None:
             magic = file.read(4)
             return None if magic == b"GGUF" else magic + read_most(file, source)
     except FileNotFoundError:
+        if is_address(source):
+            raise click.UsageError(
+                f"{source} is an address: only verbs that plan a model take one, such as "
+                f"`ggml-py plan {source} -o plan.html`"
+            ) from None
         raise FileNotFoundError(f"{source}: no such file") from None
 
 
