@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..trace.units import format_rate, format_rates, format_time
 from .shared.analysis import run_in, show_analysis
 from .shared.options import (
     IntList,
@@ -200,14 +201,17 @@ def bench_line(
 def _show_rows(
     rows: list[BenchRow], machine: Machine, path: str, said: tuple[str, ...], line: str | None
 ) -> None:
+    from ..cost.unmeasured import MOST
+
     was = machine.described
     threads = f"{was.n_threads} thread" + "s" * (was.n_threads != 1)
     click.echo(f"predicted from {path}: {was.processor}, {threads}, ggml {was.ggml}, {was.date}")
     click.echo(f"{'test':>16} {'t/s':>10} {'90% between':>22}  bound by")
     for row in rows:
-        low, high = row.tokens_per_second_interval
-        between = f"{low:.2f} and {high:.2f}"
-        rate = f"{'≤ ' if row.n_unknown else ''}{row.tokens_per_second:.2f}"
+        between = format_rates(row.tokens_per_second_interval)
+        rate = f"{'≤ ' if row.n_unknown else ''}{format_rate(row.tokens_per_second)}"
+        if row.unmeasured > MOST:
+            rate, between = "?", f"{row.unmeasured:.0%} of the work not measured"
         click.echo(f"{row.test:>16} {rate:>10} {between:>22}  {row.bound}")
     if unknown := dict.fromkeys(kind for row in rows for kind in row.not_measured):
         click.echo(f"not measured, so it is slower than that: {', '.join(unknown)}")
@@ -225,7 +229,7 @@ def _show_plan(cost: Cost, as_json: bool) -> None:
     click.echo(cost.headline())
     for split in cost.splits if len(cost.splits) > 1 else ():
         click.echo(
-            f"split #{split.index} on {split.backend}: {split.seconds * 1e3:.3f} ms, {split.bound}"
+            f"split #{split.index} on {split.backend}: {format_time(split.seconds)}, {split.bound}"
         )
     longest = sorted(cost.nodes, key=lambda node: -(node.seconds or 0.0))[:_MOST_NODES]
     click.echo(f"{'node':>6} {'ms':>9}  {'bound by':9} {'op':16} name")

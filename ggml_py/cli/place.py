@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
+from ..trace.units import format_rate
 from .shared.bar import bar
 from .shared.options import (
     ModelCommand,
@@ -217,7 +218,7 @@ def _rates(way: Way, phase: str) -> str:
     if phase not in rates:
         return "-"
     rate, low, high = rates[phase]
-    return f"{rate:.1f} ({low:.0f} to {high:.0f})"
+    return format_rate(rate, (low, high))
 
 
 def _assumed(found: Placed) -> list[str]:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..trace.names import counted, layer_in
+from ..trace.units import format_error
 
 # What upstream's test-backend-ops (`test_generic_op`, ggml 0.26.0) allows the ops of a file.
 _LIMITS = {
@@ -65,7 +66,7 @@ class NodeError(NamedTuple):
         a, b = self.backends
         return (
             f"{self.name} ({self.op}({self.shape}), node {self.number}, {self.graph}) on {b} "
-            f"against {a}: error {self.error:.3g}, limit {self.limit:.3g}"
+            f"against {a}: error {format_error(self.error)}, limit {format_error(self.limit)}"
         )
 
 
@@ -127,7 +128,7 @@ class Divergence:
             worst = max(nodes, key=lambda node: node.excess)
             n = sum(node.wrong for node in nodes)
             at = worst.name if worst.error else ""
-            row = f"{key:{width}}  {len(nodes):5}  {n:4}  {worst.error:13.3g}  {worst.limit:9.2g}"
+            row = f"{key:{width}}  {len(nodes):5}  {n:4}  {format_error(worst.error):>13}  {worst.limit:9.2g}"
             lines.append(f"{row}  {at}".rstrip())
         return lines
 

@@ -8,8 +8,10 @@ from typing import Any, NamedTuple
 
 from ..trace.names import counted
 from ..trace.planned import Planned
+from ..trace.units import format_times
 from .cost import BETWEEN_RUNS, Cost, cost_of, limits
 from .machine import Machine
+from .unmeasured import no_total
 
 
 class PredictedTime(NamedTuple):
@@ -41,8 +43,8 @@ class PredictedTime(NamedTuple):
             return f"how long a compute takes is not known: {_lack(max(self.unknown))}"
         return (
             f"a compute is predicted to take {self.ratio:.2f} times as long: "
-            f"{told(self.before, self.before_interval)} → "
-            f"{told(self.after, self.after_interval)}, by the plan alone"
+            f"{format_times(self.before, self.before_interval)} → "
+            f"{format_times(self.after, self.after_interval)}, by the plan alone"
         )
 
 
@@ -84,17 +86,15 @@ def n_unknown(cost: Cost) -> int:
     return len(cost.unknown) + len(cost.missing_copies)
 
 
-def told(seconds: float, interval: tuple[float, float]) -> str:
-    """In milliseconds: "1.2 ms (1.1 to 1.3)"."""
-    low, high = (1e3 * end for end in interval)
-    return f"{1e3 * seconds:.3g} ms ({low:.3g} to {high:.3g})"
-
-
 def predicted(cost: Cost) -> str:
     """A sentence."""
+    if why := no_total(cost):
+        return f"how long a compute takes is {why}"
     if n := n_unknown(cost):
         return f"how long a compute takes is not known: {_lack(n)}"
-    return f"a compute is predicted to take {told(cost.seconds, cost.interval)}: {cost.bound}"
+    return (
+        f"a compute is predicted to take {format_times(cost.seconds, cost.interval)}: {cost.bound}"
+    )
 
 
 def _lack(n: int) -> str:

@@ -14,12 +14,14 @@ from typing import Any
 from ..trace.planned import Planned
 from ..trace.record import NODE
 from ..trace.split import SplitInput
+from ..trace.units import format_times
 from .assumed import assumed
 from .coldness import coldnesses
 from .datasheets import SheetEstimator
 from .estimate import OVERHEAD, Estimator
 from .machine import Machine, MeasuredDevice, is_server
 from .sample import COPY_FROM, COPY_TO, DRIFT, MAPPED, PINNED, SPLIT
+from .unmeasured import no_total, unmeasured
 from .work import ATTENTION, NodeWork, fused_heads, work_of
 
 SURE = 0.9  # the part of cases in which the measured time is in the interval
@@ -138,8 +140,9 @@ class Cost:
 
     def headline(self) -> str:
         """The total in one line."""
-        low, high = self.interval
-        text = f"{_time(self.seconds)} ({_time(low)} to {_time(high)}), bound by {self.bound}"
+        if why := no_total(self):
+            return why
+        text = f"{format_times(self.seconds, self.interval)}, bound by {self.bound}"
         n, c = len(self.unknown), len(self.missing_copies)
         parts = [f"{n} of {len(self.nodes)} nodes"] * bool(n) + [f"{c} copies"] * bool(c)
         return text + (f"; not known: {' and '.join(parts)}" if parts else "")
@@ -149,6 +152,7 @@ class Cost:
         return {
             "seconds": self.seconds,
             "interval": limits(self.interval),
+            "unmeasured": unmeasured(self),
             "bound": self.bound,
             "unknown_nodes": [node.id for node in self.unknown],
             "unknown_copies": [[c.tensor, c.split] for c in self.missing_copies],
@@ -471,13 +475,3 @@ def _add(sums: dict[str, float], bound: str, seconds: float) -> None:
 
 def _most(sums: dict[str, float]) -> str:
     return max(sums, key=lambda bound: sums[bound], default=OVERHEAD)
-
-
-def _time(seconds: float) -> str:
-    """With a unit: "1.23 ms"; "unknown" of what nothing limits."""
-    if not math.isfinite(seconds):
-        return "unknown"
-    for unit, size in (("s", 1.0), ("ms", 1e-3)):
-        if seconds >= size:
-            return f"{seconds / size:.3g} {unit}"
-    return f"{seconds * 1e6:.3g} µs"

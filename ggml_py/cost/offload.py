@@ -11,6 +11,7 @@ from ..trace import causes
 from ..trace.advice.facts import COST, Facts, Finding, verb
 from ..trace.answers.what_if import batch_size
 from ..trace.record import TensorRecord
+from ..trace.units import format_time
 from .cost import Cost, estimator_of, memory_of
 from .datasheets import SheetEstimator
 from .estimate import Estimate, Estimator
@@ -85,7 +86,7 @@ def threshold_finding(cost: Cost) -> Finding | None:
         f"For {facts.of(nodes, 'product')} {device} {does} "
         f"{verb(nodes, 'its weight', 'their weights')} from host memory in each graph. On this "
         f"machine that {pays}, and this graph has "
-        f"{_tokens(found.batch)}: {1e3 * found.lost:.3g} ms of it are lost."
+        f"{_tokens(found.batch)}: {format_time(found.lost)} of it are lost."
     )
     remedy = (
         f"GGML_OP_OFFLOAD_MIN_BATCH={found.n_tokens or _MOST} moves the threshold of CUDA, Vulkan, "

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from ..trace.planned import Planned
 from .cost import Cost, Interval, cost_of, limits
 from .machine import Machine
+from .unmeasured import unmeasured
 
 _GRAPHS = 5  # that are planned at most for a row, if the caller does not say
 PlanOf = Callable[[int, int], Planned]
@@ -58,6 +59,11 @@ class BenchRow:
         return max(len(c.unknown) + len(c.missing_copies) for _n, _past, c in self.graphs)
 
     @property
+    def unmeasured(self) -> float:
+        """The share of the work of a graph of which nothing was measured, at most: 0 to 1."""
+        return max((unmeasured(c) for _n, _past, c in self.graphs), default=0.0)
+
+    @property
     def not_measured(self) -> tuple[str, ...]:
         """The kinds of work and the copies that nothing was measured of."""
         costs = [cost for _n, _past, cost in self.graphs]
@@ -84,7 +90,7 @@ class BenchRow:
         return {
             "test": self.test, "n_prompt": self.n_prompt, "n_gen": self.n_gen,
             "n_depth": self.n_depth, "tokens_per_second": self.tokens_per_second or None,
-            "at_most": bool(self.n_unknown),
+            "at_most": bool(self.n_unknown), "unmeasured": self.unmeasured,
             "tokens_per_second_interval": [low, None if high == float("inf") else high],
             "seconds": self.seconds, "bound": self.bound,
             "unknown_nodes": max(len(cost.unknown) for _n, _past, cost in self.graphs),

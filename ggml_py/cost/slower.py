@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..trace.advice.facts import COST, Facts, Finding, Option
 from ..trace.planned import format_bytes
+from ..trace.units import format_number, format_time
 from .cost import Cost, estimator_of
 
 ID, TITLE = "GP122", "slower device holds more"
@@ -40,8 +41,8 @@ def slower_finding(cost: Cost) -> Finding | None:
     lost = seconds * (1 - speeds[slow] / speeds[quick])
     text = (
         f"{facts.name(slow)} holds {format_bytes(held[slow])} of weights and {facts.name(quick)}, "
-        f"whose memory is {speeds[quick] / speeds[slow]:.2g} times as fast, "
-        f"{format_bytes(held[quick])}: {1e3 * lost:.3g} ms of a graph, if both had the same."
+        f"whose memory is {format_number(speeds[quick] / speeds[slow])} times as fast, "
+        f"{format_bytes(held[quick])}: {format_time(lost)} of a graph, if both had the same."
     )
     return Finding(
         ID, COST, TITLE, text, "Give the quicker device as many layers as it has room for.",

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
-
 from ..cost.cost import Cost
+from ..cost.unmeasured import no_total
+from ..trace.units import format_interval
 from .run_times import SplitTime, Times
 
 PREDICTED = "predicted"
@@ -16,9 +16,8 @@ def predicted_times(cost: Cost) -> Times:
     nodes = [-1 if n.is_computed else 0 for n in plan.nodes]
     for node in cost.nodes:
         nodes[node.id] = _ns(node.seconds)
-    low, high = cost.interval
-    to = f"{1e3 * high:.3g} ms" if math.isfinite(high) else "no limit that is known"
-    said = f"{PREDICTED} ({1e3 * low:.3g} to {to}), bound by {cost.bound}"
+    why = no_total(cost)
+    said = f"{PREDICTED} ({format_interval(cost.seconds, cost.interval)}), bound by {cost.bound}"
     if lacks := len(cost.unknown) + len(cost.missing_copies):
         said += f"; without {lacks} nodes and copies of which nothing was measured"
     return Times(
@@ -27,9 +26,9 @@ def predicted_times(cost: Cost) -> Times:
         tuple(_ns(copy.seconds) for copy in cost.copies),
         (0,) * len(cost.copies),
         tuple(SplitTime(_ns(split.seconds), PREDICTED) for split in cost.splits),
-        _ns(cost.seconds),
+        _ns(None if why else cost.seconds),
         True,
-        said,
+        why or said,
     )
 
 

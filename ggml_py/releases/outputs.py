@@ -12,6 +12,7 @@ import numpy as np
 
 from ..scheduler.observed import Output
 from ..tensors.nmse import nmse
+from ..trace.units import format_time
 from .work import Made
 
 # What upstream's test-llama-archs allows between two backends; of a p-value, one in a hundred.
@@ -45,8 +46,8 @@ class TimeChange(NamedTuple):
 
     def __str__(self) -> str:
         return (
-            f"a compute takes {self.ratio:.2f} times as long: {_ms(self.before)} → "
-            f"{_ms(self.after)} (p = {self.p:.2g}, {self.rounds} rounds)"
+            f"a compute takes {self.ratio:.2f} times as long: {format_time(self.before)} → "
+            f"{format_time(self.after)} (p = {self.p:.2g}, {self.rounds} rounds)"
         )
 
 
@@ -110,7 +111,3 @@ def signed_rank_p(differences: Sequence[float]) -> float:
         ways = [n + (ways[i - r] if i >= r else 0) for i, n in enumerate(ways)]
     fewer = sum(ways[: min(positive, total - positive) + 1])
     return float(min(1.0, 2 * fewer / 2 ** len(values)))
-
-
-def _ms(seconds: float) -> str:
-    return f"{seconds * 1e3:.3g} ms"

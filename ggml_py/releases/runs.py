@@ -9,6 +9,7 @@ from ..scheduler.observed import RunCopy
 from ..trace.names import counted
 from ..trace.planned import format_bytes
 from ..trace.rules import rules_of
+from ..trace.units import format_error
 from .attribution import Attribution, drops_pins
 from .outputs import ERROR, output_error, time_change
 from .work import Made
@@ -42,7 +43,8 @@ def run_changes(before: Made, after: Made) -> tuple[Attribution, ...]:
         found += [_seen("run", text) for text in _copies(a.copies, b.copies)]
     wrong = output_error(before, after)
     if wrong is not None and wrong.error > ERROR:
-        text = f"'{wrong.name}' is computed otherwise: error {wrong.error:.3g}, above {ERROR:g}"
+        error = format_error(wrong.error)
+        text = f"'{wrong.name}' is computed otherwise: error {error}, above {ERROR:g}"
         found.append(_seen("output", text))
     time = time_change(before, after)
     if time is not None and time.significant:

@@ -224,11 +224,15 @@ function count(n) {
   return '';
 }
 
+// A time with a unit; nothing for -1, a time that is not known.
 function duration(ns) {
+  if (ns < 0) return '';
   for (const unit of ['ns', 'µs', 'ms']) {
     if (ns < 1000) return unit === 'ns' ? `${ns} ns` : `${decimal(ns)} ${unit}`;
     ns /= 1000;
   }
+  for (const [unit, size, least] of [['days', 86400, 172800], ['h', 3600, 7200], ['min', 60, 600]])
+    if (ns >= least) return `${decimal(ns / size)} ${unit}`;
   return `${decimal(ns)} s`;
 }
 

@@ -25,6 +25,7 @@ from ..run import (
     Recorded,
     RunEvent,
 )
+from ..units import format_time
 
 MOST = 10  # rows of each kind: those that took longest
 _GAP = 1000  # ns: shorter gaps are the cost of reading the clock
@@ -399,7 +400,4 @@ def _spent(s: Spent, whole: int) -> str:
 
 def _time(ns: float) -> str:
     """Nanoseconds with a unit."""
-    for unit, size in (("s", 1e9), ("ms", 1e6), ("µs", 1e3)):
-        if ns >= size:
-            return f"{ns / size:.3g} {unit}"
-    return f"{ns:.0f} ns"
+    return format_time(ns * 1e-9)

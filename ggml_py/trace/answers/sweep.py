@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 from .. import causes
 from ..names import counted, label, quoted, shape
 from ..planned import Planned, PlanTensor, format_bytes
+from ..units import format_times
 from .diff import Totals
 from .match import key_of, match_tensors
 from .what_if import batch_size
@@ -182,11 +183,11 @@ def _names(nodes: list[Moved]) -> str:
 
 
 def told_time(time: Time) -> str:
-    """In milliseconds: "1.2 ms (1.1 to 1.3)"; "" if it is not known."""
+    """ "1.2 ms (1.1 to 1.3)"; "" if it is not known."""
     if time is None:
         return ""
-    seconds, low, high = (1e3 * t for t in time)
-    return f"{seconds:.3g} ms ({low:.3g} to {high:.3g})"
+    seconds, *interval = time
+    return format_times(seconds, (interval[0], interval[1]))
 
 
 def describe(shape: Mapping[str, Value]) -> str:
