@@ -128,7 +128,8 @@ class Divergence:
             worst = max(nodes, key=lambda node: node.excess)
             n = sum(node.wrong for node in nodes)
             at = worst.name if worst.error else ""
-            row = f"{key:{width}}  {len(nodes):5}  {n:4}  {format_error(worst.error):>13}  {worst.limit:9.2g}"
+            error = format_error(worst.error)
+            row = f"{key:{width}}  {len(nodes):5}  {n:4}  {error:>13}  {worst.limit:9.2g}"
             lines.append(f"{row}  {at}".rstrip())
         return lines
 

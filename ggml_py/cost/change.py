@@ -11,7 +11,7 @@ from ..trace.planned import Planned
 from ..trace.units import format_times
 from .cost import BETWEEN_RUNS, Cost, cost_of, limits
 from .machine import Machine
-from .unmeasured import no_total
+from .unmeasured import unmeasured
 
 
 class PredictedTime(NamedTuple):
@@ -88,10 +88,9 @@ def n_unknown(cost: Cost) -> int:
 
 def predicted(cost: Cost) -> str:
     """A sentence."""
-    if why := no_total(cost):
-        return f"how long a compute takes is {why}"
     if n := n_unknown(cost):
-        return f"how long a compute takes is not known: {_lack(n)}"
+        share = f"{unmeasured(cost):.0%} of the work"
+        return f"how long a compute takes is not known: {_lack(n)}, {share}"
     return (
         f"a compute is predicted to take {format_times(cost.seconds, cost.interval)}: {cost.bound}"
     )

@@ -38,4 +38,4 @@ def no_total(cost: Cost) -> str:
         return ""
     n, c = len(cost.unknown), len(cost.missing_copies)
     parts = [f"{n} of {len(cost.nodes)} nodes"] * bool(n) + [f"{c} copies"] * bool(c)
-    return f"not known: of {share:.0%} of the work ({' and '.join(parts)}) nothing was measured"
+    return f"not known: {' and '.join(parts)}, {share:.0%} of the work"

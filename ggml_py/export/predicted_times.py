@@ -18,6 +18,7 @@ def predicted_times(cost: Cost) -> Times:
         nodes[node.id] = _ns(node.seconds)
     why = no_total(cost)
     said = f"{PREDICTED} ({format_interval(cost.seconds, cost.interval)}), bound by {cost.bound}"
+    said = why or said
     if lacks := len(cost.unknown) + len(cost.missing_copies):
         said += f"; without {lacks} nodes and copies of which nothing was measured"
     return Times(
@@ -28,7 +29,7 @@ def predicted_times(cost: Cost) -> Times:
         tuple(SplitTime(_ns(split.seconds), PREDICTED) for split in cost.splits),
         _ns(None if why else cost.seconds),
         True,
-        why or said,
+        said,
     )
 
 

@@ -11,7 +11,7 @@ import math
 _DIGITS = 3
 _UNITS = (
     ("days", 86_400.0, 172_800.0), ("h", 3_600.0, 7_200.0), ("min", 60.0, 600.0), ("s", 1.0, 1.0),
-    ("ms", 1e-3, 1e-3), ("µs", 1e-6, 1e-6), ("ns", 1e-9, 0.0),
+    ("ms", 1e-3, 1e-4), ("µs", 1e-6, 1e-6), ("ns", 1e-9, 0.0),
 )  # fmt: skip  # name, seconds, and the time from which it is used
 _MOST = 100 * 365 * 86_400.0  # seconds; what is longer is called so
 _LEAST = 1e-12  # what is smaller is printed as 0
@@ -37,6 +37,12 @@ def format_number(n: float, up: int = 0) -> str:
 def format_time(seconds: float) -> str:
     """Seconds with a unit: "1.23 ms"."""
     return _in_unit(seconds, *_unit(seconds, 0), 0)
+
+
+def format_ms(seconds: float) -> str:
+    """Seconds in milliseconds, for lists whose times are compared: "0.0101 ms". From one second on
+    as `format_time`."""
+    return f"{format_number(1e3 * seconds)} ms" if seconds < 1 else format_time(seconds)
 
 
 def format_times(seconds: float, interval: tuple[float, float]) -> str:

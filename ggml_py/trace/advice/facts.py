@@ -13,7 +13,7 @@ from ..answers.what_if import what_if
 from ..names import AtLeast, block_of, quoted, with_bounds
 from ..planned import Planned, PlanTensor, format_bytes
 from ..record import DUMPED_NAME, LEAF, NODE, TensorRecord
-from ..units import format_time
+from ..units import format_ms
 
 if TYPE_CHECKING:
     from typing import TypeGuard
@@ -80,7 +80,7 @@ class Finding:
         known = self.bytes or isinstance(self.bytes, AtLeast)
         cost = f", {format_bytes(self.bytes)} per evaluation" if known else ""
         if self.seconds is not None:
-            cost += f", {format_time(self.seconds)} {self.known_by}"
+            cost += f", {format_ms(self.seconds)} {self.known_by}"
         return "\n".join(
             [
                 f"{self.id} {self.title} ({self.severity}{cost})",
