@@ -16,7 +16,7 @@ _UNITS = (
 _MOST = 100 * 365 * 86_400.0  # seconds; what is longer is called so
 _LEAST = 1e-12  # what is smaller is printed as 0
 _LARGEST = 1e300
-_OWN_UNIT = 1000.0  # an upper end that is so many units has its own
+_OWN_UNIT = 1000.0  # units from which an upper end has a unit of its own
 NO_LIMIT = "no limit that is known"
 
 

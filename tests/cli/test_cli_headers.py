@@ -134,7 +134,7 @@ def ids(rows):
 @pytest.mark.parametrize("words", cases(PLANNING), ids=ids(PLANNING))
 @pytest.mark.parametrize("kind", ["header", "address"])
 def test_a_verb_that_plans_needs_only_the_header(kind, words, run, folder):
-    """Found wrong: `plan` opened the file again for its remedy, `sweep` wanted all of it."""
+    """Found wrong: `plan` opened the file again for its remedy, `sweep` needed the weights."""
     status, whole = run(words, folder / "model.gguf")
     assert status == 0, whole
     if kind == "header":
