@@ -18,6 +18,7 @@ from ..trace.advice.facts import Facts
 from ..trace.answers.passing import Passing, passing
 from ..trace.answers.remedy import Remedy
 from ..trace.planned import format_bytes
+from ..trace.units import format_factor, format_time
 from .evaluate import SURE
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ _WORSE = 1.05  # from which on another graph's time is called longer
 _REFUSALS = (AbortError, AllocError, ModelError, UnknownDeviceError, ValueError)
 
 
-class Shape(NamedTuple):
+class GraphShape(NamedTuple):
     """A graph that ways are compared by."""
 
     n_tokens: int  # of each sequence
@@ -51,14 +52,14 @@ class Shape(NamedTuple):
 
 def shapes_of(
     n_tokens: int, n_past: int, n_seqs: int, n_ctx: int, n_ubatch: int
-) -> tuple[Shape, ...]:
+) -> tuple[GraphShape, ...]:
     """The graphs that decide about a model's options: the asked one, and one of the other phase. A
     first token says nothing about the cache: the token in the middle of it decides in its place."""
-    asked = Shape(n_tokens, n_past, n_seqs)
+    asked = GraphShape(n_tokens, n_past, n_seqs)
     if n_tokens > 1:
-        return Shape(1, min(n_past + n_tokens, n_ctx - 1)), asked
-    prompt = Shape(min(n_ubatch, n_ctx), 0)
-    return (prompt, asked) if n_past or n_seqs > 1 else (prompt, Shape(1, n_ctx // 2))
+        return GraphShape(1, min(n_past + n_tokens, n_ctx - 1)), asked
+    prompt = GraphShape(min(n_ubatch, n_ctx), 0)
+    return (prompt, asked) if n_past or n_seqs > 1 else (prompt, GraphShape(1, n_ctx // 2))
 
 
 class Measure(NamedTuple):
@@ -93,7 +94,7 @@ class Judge:
     def __init__(
         self,
         opened: Opened,
-        shapes: Callable[[Model | LlamaModel], tuple[Shape, ...]],
+        shapes: Callable[[Model | LlamaModel], tuple[GraphShape, ...]],
         machine: Machine | None,
         reserve: int = RESERVE,
     ) -> None:
@@ -104,7 +105,7 @@ class Judge:
         self.reserve = reserve
         self._tried: dict[str, Trial] = {}
         self._kept: dict[str, int] | None = None
-        self.shapes: tuple[Shape, ...] = ()
+        self.shapes: tuple[GraphShape, ...] = ()
         self.given = self.trial({}, measured=True)
 
     @property
@@ -141,7 +142,7 @@ class Judge:
         except _REFUSALS as error:
             return Trial(changes, str(error) or type(error).__name__)
 
-    def _measure(self, model: Model | LlamaModel, shape: Shape) -> Measure:
+    def _measure(self, model: Model | LlamaModel, shape: GraphShape) -> Measure:
         plan = model.plan(*shape)
         moved = passing(plan)
         assert moved is not None  # the plan is a scheduler's
@@ -243,7 +244,7 @@ class Claim(NamedTuple):
     seconds: tuple[float, float] | None  # of the graph that decides, before and after
 
 
-def _claim(before: Trial, after: Trial, shapes: tuple[Shape, ...]) -> Claim | None:
+def _claim(before: Trial, after: Trial, shapes: tuple[GraphShape, ...]) -> Claim | None:
     """None if the graph that decides is not better, or another one becomes worse by more."""
     pairs = list(zip(before.measures, after.measures, strict=True))
     if all(a.cost is not None and b.cost is not None for a, b in pairs):
@@ -251,7 +252,9 @@ def _claim(before: Trial, after: Trial, shapes: tuple[Shape, ...]) -> Claim | No
     return _claim_of_bytes(*pairs[-1], shapes[-1])
 
 
-def _claim_of_time(pairs: list[tuple[Measure, Measure]], shapes: tuple[Shape, ...]) -> Claim | None:
+def _claim_of_time(
+    pairs: list[tuple[Measure, Measure]], shapes: tuple[GraphShape, ...]
+) -> Claim | None:
     ratios = []
     for a, b in pairs:
         assert a.cost is not None and b.cost is not None
@@ -269,20 +272,20 @@ def _claim_of_time(pairs: list[tuple[Measure, Measure]], shapes: tuple[Shape, ..
     if measured and not sure:
         return None
     known_by = "machine" if measured and not first.machine.cards else "data sheets"
-    text = f"{_times(ratio)} as quick: {shapes[-1]} {_ms(seconds[0])} → {_ms(seconds[1])}"
+    text = f"{format_factor(ratio)} times as quick: {shapes[-1]} {format_time(seconds[0])} → {format_time(seconds[1])}"
     text += " by the machine file" if known_by == "machine" else " by data sheets"
     text += "" if sure else ", which may be wrong by more than the gain"
     return Claim(text + "".join(_others(ratios, shapes)), known_by, ratio, seconds)
 
 
-def _others(ratios: list[float], shapes: tuple[Shape, ...]) -> Iterator[str]:
+def _others(ratios: list[float], shapes: tuple[GraphShape, ...]) -> Iterator[str]:
     """What becomes of the other graphs, where they become slower."""
     for ratio, shape in zip(ratios[:-1], shapes[:-1], strict=True):
         if ratio * _WORSE < 1:
-            yield f"; but {shape} takes {1 / ratio:.2g} times as long"
+            yield f"; but {shape} takes {format_factor(1 / ratio)} times as long"
 
 
-def _claim_of_bytes(a: Measure, b: Measure, shape: Shape) -> Claim | None:
+def _claim_of_bytes(a: Measure, b: Measure, shape: GraphShape) -> Claim | None:
     """Fewer bytes in the host's memory or over the link, and not more of the other; or the same
     bytes in fewer splits."""
     was, now = a.bytes, b.bytes
@@ -305,14 +308,3 @@ def _claim_of_bytes(a: Measure, b: Measure, shape: Shape) -> Claim | None:
     gain = slow_before / max(slow_after, 1)
     text = f"{shape}: {', '.join(parts)}; times are not known"
     return Claim(text, "bytes", gain, None)
-
-
-def _times(ratio: float) -> str:
-    return f"{ratio:.2g} times" if ratio < 99.5 else f"{ratio:.0f} times"
-
-
-def _ms(seconds: float) -> str:
-    for unit, size in (("s", 1.0), ("ms", 1e-3)):
-        if seconds >= size:
-            return f"{seconds / size:.3g} {unit}"
-    return f"{seconds * 1e6:.3g} µs"

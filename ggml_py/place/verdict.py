@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ..cost.rows import BenchRow
+from ..trace.units import format_ms, format_number
 from .evaluate import SURE, Way, WorkloadTime, doubt, more_late
 
 _LEAST_MS = 0.05  # part of a graph's time, from which on a backend is named
@@ -70,7 +71,7 @@ def _judge(given: Way, best: Way | None, spread: float, no_measure: str) -> Verd
     share, certain = gain / given.seconds, error / given.seconds
     if gain > error:
         text = (
-            f"{given.seconds / best.seconds:.3g} times as fast: {_seconds(given)} → "
+            f"{format_number(given.seconds / best.seconds)} times as fast: {_seconds(given)} → "
             f"{_seconds(best)} for the workload, and a gain is certain from {certain:.0%} of the "
             f"time on{close}"
         )
@@ -99,7 +100,7 @@ def _seconds(way: Way) -> str:
 
 
 def _seconds_of(seconds: float) -> str:
-    return f"{seconds:.3g} s" if seconds >= 1 else f"{1e3 * seconds:.3g} ms"
+    return format_ms(seconds)
 
 
 def reason(before: Way | None, after: Way) -> str:
@@ -147,5 +148,7 @@ def _total(parts: dict[str, float]) -> float:
 
 def _told(parts: dict[str, float]) -> str:
     least = _LEAST_MS * _total(parts)
-    named: Iterable[str] = (f"{ms:.3g} ms {where}" for where, ms in parts.items() if ms >= least)
+    named: Iterable[str] = (
+        f"{format_ms(1e-3 * ms)} {where}" for where, ms in parts.items() if ms >= least
+    )
     return " and ".join(named)

@@ -34,6 +34,13 @@ def format_number(n: float, up: int = 0) -> str:
     return f"{n:,.0f}" if abs(n) >= 1 else f"{n:.15f}".rstrip("0").rstrip(".")
 
 
+def format_factor(ratio: float) -> str:
+    """How often something is as much, to two digits: "3.1", "14", "120"."""
+    if not _is_finite(ratio) or ratio >= 99.5:
+        return format_number(round(ratio) if _is_finite(ratio) else ratio)
+    return f"{ratio:.2g}"
+
+
 def format_time(seconds: float) -> str:
     """Seconds with a unit: "1.23 ms"."""
     return _in_unit(seconds, *_unit(seconds, 0), 0)

@@ -5,7 +5,7 @@ import re
 import textwrap
 
 import pytest
-from cli_runs import BLOCKED, fails, ok
+from cli_runs import BLOCKED, ok
 from moe_files import write_moe
 
 import ggml_py as ggml

@@ -8,13 +8,13 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from .bar import bar
-from .setup import Setup, setup_of
+from .setup import ModelSetup, setup_of
 from .source import shape_of
 
 if TYPE_CHECKING:
     from ...llama import LlamaModel
     from ...models import Model
-    from ...place.judge import Changes, Judge, Shape
+    from ...place.judge import Changes, GraphShape, Judge
     from ...plan import Plan
     from ...trace.advice.facts import Finding
     from ...trace.answers.remedy import Remedy
@@ -34,7 +34,7 @@ class Remedies:
         self._facts: dict[str, Any] = {}
 
     @cached_property
-    def _setup(self) -> Setup:
+    def _setup(self) -> ModelSetup:
         return setup_of(self._source, self._options)
 
     def found(self, findings: Iterable[Finding] = ()) -> list[Remedy]:
@@ -76,7 +76,7 @@ class Remedies:
 
         options = self._setup.options
 
-        def shapes(model: Model | LlamaModel) -> tuple[Shape, ...]:
+        def shapes(model: Model | LlamaModel) -> tuple[GraphShape, ...]:
             n_ctx = getattr(model, "n_ctx", options["n_ctx"] or 512)
             self._facts.update(_facts(model), n_ctx=n_ctx)
             return shapes_of(*shape_of(options), n_ctx, model.n_ubatch)

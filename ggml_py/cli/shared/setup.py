@@ -20,7 +20,7 @@ log = logging.getLogger("ggml_py")
 Changes = dict[str, Any]
 
 
-class Setup:
+class ModelSetup:
     """Our own options, as `source_options` have them."""
 
     def __init__(self, source: str, options: Mapping[str, Any]) -> None:
@@ -63,7 +63,7 @@ class Setup:
             yield model
 
 
-class ProgramSetup(Setup):
+class ProgramSetup(ModelSetup):
     """A program's command line: its options for placement are known by llama.cpp's names, and all
     others stay as they are."""
 
@@ -95,10 +95,10 @@ class ProgramSetup(Setup):
             yield model
 
 
-def setup_of(source: str, options: Mapping[str, Any]) -> Setup:
+def setup_of(source: str, options: Mapping[str, Any]) -> ModelSetup:
     """The setup of the running verb."""
     words = command_line()
-    return Setup(source, options) if words is None else ProgramSetup(source, options, words)
+    return ModelSetup(source, options) if words is None else ProgramSetup(source, options, words)
 
 
 @contextmanager
