@@ -272,7 +272,8 @@ def _claim_of_time(
     if measured and not sure:
         return None
     known_by = "machine" if measured and not first.machine.cards else "data sheets"
-    text = f"{format_factor(ratio)} times as quick: {shapes[-1]} {format_time(seconds[0])} → {format_time(seconds[1])}"
+    change = " → ".join(map(format_time, seconds))
+    text = f"{format_factor(ratio)} times as quick: {shapes[-1]} {change}"
     text += " by the machine file" if known_by == "machine" else " by data sheets"
     text += "" if sure else ", which may be wrong by more than the gain"
     return Claim(text + "".join(_others(ratios, shapes)), known_by, ratio, seconds)
