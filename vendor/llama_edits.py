@@ -12,10 +12,23 @@ from .edit import Edit
 _ACCEL = "if (ggml_backend_dev_type(dev) == GGML_BACKEND_DEVICE_TYPE_ACCEL"
 _CHOSEN = f"{_ACCEL} && gpl_accelerator_is_used(dev)) {{\n"
 _HOOK = '#include "llama_accel.h"\n\n'
+_PROBE_HOOK = '#include "llama_accel.h"\n#include "llama_probe.h"\n\n'
 _BUFT = "            auto * buft"
 
 _CONTEXT = (
-    Edit("hook of accelerators", "static llm_graph_type ctx_type_to_graph_type(", _HOOK),
+    Edit("hooks", "static llm_graph_type ctx_type_to_graph_type(", _PROBE_HOOK),
+    Edit(
+        "a fused op that a probe refuses",
+        "            if (device_fused != device_layer) {\n",
+        "                int gpl_i = ggml_graph_n_nodes(gf) - 1;\n"
+        "                while (gpl_i >= 0 && ggml_graph_node(gf, gpl_i) != node.tensor) {\n"
+        "                    gpl_i--;\n"
+        "                }\n"
+        "                gpl_note_probe({ probe.name, cparams, n_tokens_probe, n_seqs, gpl_i,\n"
+        "                    node.il, device_layer, device_fused });\n",
+        after=True,
+        optional=True,  # releases before 0.24 decide about flash attention elsewhere
+    ),
     Edit("accelerators of a context", f"{_ACCEL}) {{\n", _CHOSEN, replace=True),
 )
 _MODEL = (
@@ -137,7 +150,8 @@ EDITS: dict[str, tuple[Edit, ...]] = {
     "src/llama-model.cpp": _MODEL,
     "src/llama-memory-recurrent.cpp": _states("llama-memory-recurrent.h", _OF_TYPE),
     "src/llama-kv-cache-dsv4.cpp": _states(
-        "llama-kv-cache-dsv4.h", "buft",
+        "llama-kv-cache-dsv4.h",
+        "buft",
         f"        ggml_backend_buffer_type_t buft = {_OF_TYPE};\n",
     ),
     "common/arg.cpp": _ARG,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..trace.answers.why_not import ASKED
 from ..trace.promise import as_texts
 from .shared.options import ModelCommand, as_json, echo_json
 from .shared.source import get_plan, get_tensor, source_options
@@ -57,7 +58,9 @@ def command(
     tensor = get_tensor(plan, node)
     device, not_asked = _device_to_ask(plan, tensor, backend, ask)
     answer = plan.why_not(tensor, backend, device)
-    if not any(reason.id == "op" for reason in answer.reasons):
+    if any(reason.id == "op.memory" for reason in answer.reasons):
+        not_asked = "this op, with that source in its own memory" if ask else ""
+    elif not any(reason.id in ASKED for reason in answer.reasons):
         not_asked = ""
     decision = _decision(tensor, device) if answer.nearest else None
     changes = _changes(answer)

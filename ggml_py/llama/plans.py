@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ..boundary.ffi import NULL, lib, text
+from ..boundary.ffi import NULL, lib
 from ..errors import ModelError
 from ..scheduler.capture import read_plan
+from ..trace.pins import why_norms
 from .library import Library
-from .pins import WITH_CACHE, why_norms
 
 if TYPE_CHECKING:
     from ..plan import Plan
-
-_LAST = "a layer's last op stays on the layer's device"
 
 
 def plan_of(
@@ -64,17 +62,4 @@ def _trace(library: Library, ctx: Any) -> None:
 
 def _plan(library: Library, ctx: Any, graph: Any, why: str) -> Plan:
     sched = library.lib.gpl_sched(ctx)
-    return read_plan(lib.gp_sched_plan, sched, graph, _pins(sched, graph, why))
-
-
-def _pins(sched: Any, graph: Any, why: str) -> dict[Any, tuple[Any, str, str]]:
-    """Who pinned which node, and why, for `read_plan`."""
-    found = {}
-    nodes = lib.ggml_graph_nodes(graph)
-    for i in range(lib.ggml_graph_n_nodes(graph)):
-        node = nodes[i]
-        if lib.ggml_backend_sched_get_tensor_backend(sched, node) != NULL:
-            kind = text(node.name).rpartition("-")[0]
-            reason = why if kind == "norm" else _LAST if kind == "l_last" else WITH_CACHE
-            found[node] = (None, "llama.cpp", reason)
-    return found
+    return read_plan(lib.gp_sched_plan, sched, graph, {}, why)

@@ -198,6 +198,7 @@ static int32_t write_plan(sched_record & r, const gp_plan * plan) {
         rows("order", plan->order, plan->n_order), rows("deps", plan->alloc_deps, plan->n_alloc_deps),
         rows("cpunodes", plan->cpu_nodes, plan->n_cpu), rows("cpu", plan->cpu, plan->n_cpu),
         rows("capacity", plan->capacities, plan->n_capacities),
+        rows("refusals", plan->refusals, plan->n_refusals),
         // A graph whose tensors have memory already is laid out otherwise, and is the same plan.
         rows("layout", plan->layout, plan->n_layout, false), rows("lorder", plan->layout_order, plan->n_layout_order, false),
         rows("lbuffers", plan->layout_buffers, plan->n_layout_buffers, false),

@@ -82,6 +82,7 @@ std::string record_layouts() {
     BEGIN(gp_split_record) F(backend) F(start) F(end) F(first_input) F(n_inputs) END
     BEGIN(gp_input_record) F(tensor) F(copy) END
     BEGIN(gp_dep_record) F(tensor) F(until) END
+    BEGIN(gp_refusal_record) F(tensor) F(backend) F(srcs) END
     BEGIN(gp_buft_record) F(is_host) F(readers) F(name) END
     BEGIN(gp_buffer_record) F(addr) F(size) F(usage) F(buft) END
     BEGIN(gp_backend_record) F(device_type) F(buft) F(gallocr_size) F(name) F(device) END

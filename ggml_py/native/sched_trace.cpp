@@ -9,6 +9,7 @@
 #include "order_hooks.h"
 #include "cpu_read.h"
 #include "layout_read.h"
+#include "refusals.h"
 #include "run_hooks.h"
 
 #include <memory>
@@ -52,6 +53,7 @@ struct reader {
     std::vector<gp_backend_record>                       backends;
     std::vector<int32_t>                                 leafs, capacities, order;
     std::vector<gp_dep_record>                           alloc_deps;
+    std::vector<gp_refusal_record>                       refusals;
     cpu_reader                                           cpu;
     layout_reader                                        layout;
 
@@ -174,6 +176,7 @@ struct reader {
             if (t->op != GGML_OP_NONE) {
                 records[id].offload = mask([t](ggml_backend_t b) { return ggml_backend_offload_op(b, t); });
             }
+            read_refusals(sched->backends, sched->n_backends, t, (int32_t) id, records[id].supports, refusals);
         }
         for (size_t i = 0; i < n_nodes; i++) {
             records[i].flags = tr->node_flags[i];
@@ -293,6 +296,8 @@ static gp_plan * read_plan(ggml_backend_sched_t sched) {
     plan->capacities = r->capacities.data();
     plan->order      = r->order.data();
     plan->alloc_deps = r->alloc_deps.data();
+    plan->refusals   = r->refusals.data();
+    plan->n_refusals = (int32_t) r->refusals.size();
     plan->n_capacities  = (int32_t) r->capacities.size();
     plan->left_backend     = tr->left_backend;
     plan->n_pins_elsewhere = (int32_t) std::count_if(tr->pins.begin(), tr->pins.end(),

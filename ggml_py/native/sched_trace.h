@@ -83,6 +83,13 @@ struct gp_dep_record {
     int32_t until;
 };
 
+// A backend that does not support an op only because of the memory that the op's sources are in.
+struct gp_refusal_record {
+    int32_t tensor;                   // id of the op
+    int32_t backend;
+    int32_t srcs;                     // bit j: it refuses source j's memory; 0: only several together
+};
+
 struct gp_buft_record {
     int32_t  is_host;
     int32_t  readers;                 // bit b: backend b supports it
@@ -147,6 +154,7 @@ struct gp_plan {
     int32_t n_order, n_alloc_deps;
     int32_t n_cpu;                       // nodes of CPU backends
     int32_t n_layout, n_layout_order, n_layout_buffers;
+    int32_t n_refusals;
     int32_t layout_of;                   // enum gp_layout_of
     int32_t n_pins_elsewhere;            // pins of tensors outside the graph: each takes a slot of the hash set
     uint64_t hash_set_size, hash_set_used;
@@ -167,6 +175,7 @@ struct gp_plan {
     // is never computed: -2 - id of the source.
     int32_t                  * layout_order;
     struct gp_layout_buffer_record * layout_buffers;
+    struct gp_refusal_record * refusals;
     void                     * impl;
 };
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from ..plan import as_plan
 from ..trace.decode import Layouts, Meaning, Records, read
+from ..trace.pins import NORMS
 from ..trace.planned import make_plan
 from ..trace.record import Settings, collection_paused
 from . import stream
@@ -237,7 +238,8 @@ class RecordedPlan:
             own["deps"], s["optimizers"], _ints(own["cpunodes"]), own["cpu"], s["left_backend"],
             s["hash_set_used"], settings, {}, own.get("layout", b""),
             _ints(own.get("lorder", b"")), own.get("lbuffers", b""),
-            _ints(layout_of)[0] if layout_of else 0,
+            _ints(layout_of)[0] if layout_of else 0, NORMS, False,
+            own.get("refusals"),
         )  # fmt: skip
 
 

@@ -76,7 +76,7 @@ _MEANING = Meaning(
 )  # fmt: skip
 
 
-def _copied(plan: Any, reasons: dict[int, tuple[str, str]]) -> Records:
+def _copied(plan: Any, reasons: dict[int, tuple[str, str]], norms: str | None) -> Records:
     settings = Settings(
         upstream=BUILD["ggml_version"],
         build=BUILD["key"],
@@ -108,6 +108,9 @@ def _copied(plan: Any, reasons: dict[int, tuple[str, str]]) -> Records:
         _numbers(plan.layout_order, plan.n_layout_order),
         _rows(plan.layout_buffers, plan.n_layout_buffers, "gp_layout_buffer_record"),
         plan.layout_of,
+        norms,
+        norms is not None,
+        _rows(plan.refusals, plan.n_refusals, "gp_refusal_record"),
     )
 
 
@@ -167,9 +170,16 @@ class _NativePlan(Plan):
 _lock = threading.Lock()  # one for all plans
 
 
-def read_plan(ask: Any, scheduler: Any, graph: Any, pins: dict[Any, tuple[Any, str, str]]) -> Plan:
+def read_plan(
+    ask: Any,
+    scheduler: Any,
+    graph: Any,
+    pins: dict[Any, tuple[Any, str, str]],
+    norms: str | None = None,
+) -> Plan:
     """Returns the Plan that the native function `ask` gives. `pins` says who pinned tensors, and
-    why. C: gp_sched_plan, gp_sched_read"""
+    why. For a graph that libllama built its pins are known, but for the reason `norms` for norms.
+    C: gp_sched_plan, gp_sched_read"""
     reasons = {
         int(ffi.cast("uintptr_t", raw)): (by, why) for raw, (_t, by, why) in pins.items() if by
     }
@@ -178,7 +188,7 @@ def read_plan(ask: Any, scheduler: Any, graph: Any, pins: dict[Any, tuple[Any, s
         ask(scheduler, graph, found)  # gives a plan even when a Python predicate raised
         if found[0] == NULL:
             raise MissingFunctionError("the scheduler holds no plan: give it a graph first")
-        return _NativePlan.of(_copied(found[0], reasons))
+        return _NativePlan.of(_copied(found[0], reasons, norms))
     finally:
         if found[0] != NULL:
             lib.gp_plan_free(found[0])

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from .layout import ALLOC, EARLIER, KINDS, OWN, REUSE, GraphLayout, LayoutEvent
+from .pins import llama_pins
 from .record import (
     COPY,
     LEAF,
@@ -28,6 +29,7 @@ from .record import (
     Outcome,
     PinRecord,
     Placement,
+    RefusalRecord,
     Settings,
     SplitRecord,
     TensorRecord,
@@ -146,6 +148,9 @@ class Records(NamedTuple):
     layout_order: tuple[int, ...] = ()
     layout_buffers: bytes = b""
     layout_of: int = 0  # enum gp_layout_of
+    norms: str | None = None  # of a graph of libllama's: why it pins norms
+    all_pins_known: bool = False  # whether a pin without a known reason is one of libllama's
+    refusals: bytes | None = None  # None: a record of an older version
 
 
 def _splits(rows: bytes, inputs: bytes, layouts: Layouts) -> tuple[SplitRecord, ...]:
@@ -225,9 +230,10 @@ def read(
     n = c["kind"].index(_KINDS.index(COPY)) if tensors[-1].kind == COPY else len(tensors)
     splits = _splits(records.splits, records.inputs, layouts)
     layout = _layout(records, layouts)
+    backends = _backends(records.backends, layouts, meaning)
     capture = Capture(
         records.settings,
-        _backends(records.backends, layouts, meaning),
+        backends,
         _bufts(records.bufts, layouts),
         _buffers(records.buffers, layouts, meaning),
         tuple(tensors[:n]),
@@ -238,16 +244,35 @@ def read(
         records.optimizers,
         _optimized(records, splits, layouts),
         _cpu(records, layouts),
-        tuple(
-            PinRecord(i, *records.reasons[address])
-            for i, (address, pin) in enumerate(zip(c["addr"], c["pin"], strict=True))
-            if pin >= 0 and address in records.reasons
-        ),
+        _pins(records, c, tensors[:n], len(backends) - 1),
         _compute_buffers(records, layouts),
         _alloc_sizes(tensors[:n], layout),
+        _refusals(records, layouts),
     )
     placements = tuple(_placements(c))
     return capture, Outcome(placements, tuple(tensors[n:]), splits, records.hash_set_used), layout
+
+
+def _pins(
+    records: Records, c: dict[str, list[Any]], tensors: list[TensorRecord], last: int
+) -> tuple[PinRecord, ...]:
+    """The pins whose reasons are known."""
+    if records.norms is not None:
+        return llama_pins(tensors, last, records.norms, records.all_pins_known)
+    return tuple(
+        PinRecord(i, *records.reasons[address])
+        for i, (address, pin) in enumerate(zip(c["addr"], c["pin"], strict=True))
+        if pin >= 0 and address in records.reasons
+    )
+
+
+def _refusals(records: Records, layouts: Layouts) -> tuple[RefusalRecord, ...] | None:
+    if records.refusals is None:
+        return None
+    if not records.refusals:
+        return ()
+    c = columns(records.refusals, layouts["gp_refusal_record"])
+    return tuple(map(RefusalRecord, c["tensor"], c["backend"], c["srcs"]))
 
 
 _LAID_OUT = (None, OWN, EARLIER)  # enum gp_layout_of

@@ -116,6 +116,14 @@ class PinRecord(NamedTuple):
     why: str  # a clause
 
 
+class RefusalRecord(NamedTuple):
+    """A backend that does not support an op only because of the memory that its sources are in."""
+
+    tensor: int  # id of the op
+    backend: int  # index into Capture.backends
+    srcs: int  # bit j: it refuses the memory of source j; 0: only that of several together
+
+
 class SplitRecord(NamedTuple):
     backend: int
     start: int
@@ -209,6 +217,9 @@ class Capture:
     # Of the memory that graphs are computed in; () if not known.
     compute_buffers: tuple[ComputeBufferRecord, ...] = field(default=(), compare=False)
     alloc_sizes: tuple[AllocSizeRecord, ...] = field(default=(), compare=False)
+    # Each "no" to an op that is about memory; the others are about the op. None: not known (in
+    # files of older versions).
+    refusals: tuple[RefusalRecord, ...] | None = field(default=None, compare=False)
     source: str = "scheduler"  # or "debug log", "snapshot": without the backends' answers
     # Whether the last line of a log may be incomplete.
     may_be_cut: bool = field(default=False, compare=False)

@@ -114,4 +114,4 @@ def _captures(draw, max_backends, max_nodes):
     upstream = draw(st.sampled_from(RELEASES))
     settings = Settings(upstream, f"{upstream}-0", draw(st.integers(0, 3)) > 0, 1, 0, 1000, 0)
     leaf_ids = tuple(t.id for t in leafs)
-    return Capture(settings, backends, bufts, buffers, (*nodes, *leafs), leaf_ids)
+    return Capture(settings, backends, bufts, buffers, (*nodes, *leafs), leaf_ids, refusals=())

@@ -60,6 +60,7 @@ def _types(plan: Planned) -> None:
         ("optimized", capture.optimized), ("cpu", capture.cpu), ("pins", capture.pins),
         ("promise", (plan.promise,)), ("memory", plan.breakdown),
         ("compute_buffers", capture.compute_buffers), ("alloc_sizes", capture.alloc_sizes),
+        ("refusals", capture.refusals or ()),
         ("layout.events", plan.layout.events if plan.layout else ()),
     ]  # fmt: skip
     for name, rows in tables:
@@ -221,6 +222,12 @@ def _answers(plan: Planned) -> None:
         _in(f"offload of '{t.name}'", t.offload, 0, end)
     for buft in plan.capture.bufts:
         _in(f"readers of '{buft.name}'", buft.readers, 0, end)
+    for i, refusal in enumerate(plan.capture.refusals or ()):
+        _in(f"refusals[{i}].tensor", refusal.tensor, 0, len(plan.capture.tensors))
+        _in(f"refusals[{i}].backend", refusal.backend, 0, len(plan.backends))
+        _in(f"refusals[{i}].srcs", refusal.srcs, 0, 1 << _MAX_SRC)
+        if plan.tensors[refusal.tensor].supports >> refusal.backend & 1:
+            _fail(f"refusals[{i}]", refusal.tensor, "an op that the backend does not support")
 
 
 def _placements(plan: Planned) -> None:

@@ -35,6 +35,7 @@ from ...trace.record import (
     PinRecord,
     Placement,
     PrintRecord,
+    RefusalRecord,
     Settings,
     SplitRecord,
     TensorRecord,
@@ -57,12 +58,13 @@ _TABLES = {
     "backends": BackendRecord, "bufts": BuftRecord, "buffers": BufferRecord, "splits": SplitRecord,
     "optimized": OptimizedRecord, "cpu": CpuRecord, "pins": PinRecord,
     "compute_buffers": ComputeBufferRecord, "alloc_sizes": AllocSizeRecord,
+    "refusals": RefusalRecord,
 }  # fmt: skip
 _N_RECORD = len(TensorRecord._fields)
 # Keys that files of this schema may lack.
 _LATER = (
     "unknown", "may_be_cut", "copy_bytes_at_most", "promise", "memory", "pins", "layout",
-    "compute_buffers", "alloc_sizes", "partial", "printed",
+    "compute_buffers", "alloc_sizes", "partial", "printed", "refusals",
 )  # fmt: skip
 _AT_MOST = {
     "type": ["integer", "null"],
@@ -108,12 +110,18 @@ def render(plan: Planned) -> dict[str, Any]:
         "cpu": [c._asdict() for c in capture.cpu],
         "compute_buffers": [b._asdict() for b in capture.compute_buffers],
         "alloc_sizes": [s._asdict() for s in capture.alloc_sizes],
+        "refusals": _refusals(capture),
         "splits": [s._asdict() for s in outcome.splits],
         "tensors": [dict(zip(_ROW, (*record, *place), strict=True)) for record, place in rows],
     }
     if capture.source == LOG:
         data = with_bounds(data)
     return data
+
+
+def _refusals(capture: Capture) -> list[dict[str, Any]] | None:
+    found = capture.refusals
+    return None if found is None else [refusal._asdict() for refusal in found]
 
 
 def _promise(promise: Promise) -> dict[str, Any]:
@@ -218,7 +226,9 @@ def _plan(data: dict[str, Any]) -> Planned:
     records = [TensorRecord(*row[:_N_RECORD]) for row in rows]
     n = next((i for i, r in enumerate(records) if r.kind == COPY), len(records))
     tables = {
-        name: tuple(record(**{k: _tuples(v) for k, v in row.items()}) for row in data.get(name, ()))
+        name: tuple(
+            record(**{k: _tuples(v) for k, v in row.items()}) for row in data.get(name) or ()
+        )
         for name, record in _TABLES.items()
     }
     settings = Settings(**{k: _tuples(v) for k, v in data["settings"].items()})
@@ -238,6 +248,7 @@ def _plan(data: dict[str, Any]) -> Planned:
         tables["pins"],
         tables["compute_buffers"],
         tables["alloc_sizes"],
+        None if data.get("refusals") is None else tables["refusals"],
         data["source"],
         data.get("may_be_cut", False) is True,
         PrintRecord(**data["printed"]) if data.get("printed") else None,
@@ -325,6 +336,11 @@ def schema() -> dict[str, Any]:
     }
     for name, definition in arrays.items():
         properties[name] = {"type": "array", "items": ref(definition)}
+    properties["refusals"] = {
+        "anyOf": [properties["refusals"], {"type": "null"}],
+        "description": 'Each "no" in supports that is about the memory of sources, not about the'
+        " op; null if it is not known which.",
+    }
     return {
         "$schema": DRAFT,
         "title": "A plan of ggml's scheduler, with the graph and the backends' answers",

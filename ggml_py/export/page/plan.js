@@ -245,7 +245,7 @@ function percent(part, whole) { return whole ? `${Math.round(100 * part / whole)
 // neighbours and settings decided.
 function reasonKind(reason) {
   if (reason === 'op') return 'op';
-  return /^(weight|offload|memory)/.test(reason) ? 'weight' : 'other';
+  return /^(weight|offload|memory|op.memory)/.test(reason) ? 'weight' : 'other';
 }
 const REASONS = {
   op: 'the op is not supported', weight: 'its weight or cache is in other memory',

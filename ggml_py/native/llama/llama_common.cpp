@@ -43,6 +43,7 @@ size_t gpl_chat(const llama_model * model, const char * tmpl, const llama_chat_m
 struct gpl_parsed {
     common_params params;
     std::string   left_out;
+    std::string   given;
 };
 
 // What a plan of the model alone does not show: adapters and samplers change its graph, the others have contexts of
@@ -52,6 +53,9 @@ static std::string left_out(const common_params & params) {
     found += params.lora_adapters.empty() ? "" : "--lora\n";
     found += params.control_vectors.empty() ? "" : "--control-vector\n";
     found += params.speculative.has_dft() ? "--model-draft\n" : "";
+    for (const auto type : params.speculative.types) {
+        found += type == COMMON_SPECULATIVE_TYPE_NONE ? "" : "--spec-type " + common_speculative_type_to_str(type) + "\n";
+    }
     found += params.mmproj.path.empty() && params.mmproj.url.empty() ? "" : "--mmproj\n";
     found += params.sampling.backend_sampling ? "--backend-sampling\n" : "";
     return found;
@@ -99,7 +103,7 @@ static void as_server(common_params & params) {
     params.n_outputs_max_per_seq = std::max(1, limits.per_seq);
 }
 
-gpl_parsed * gpl_parse(int argc, const char * const * argv, const char * program, gpl_command_line * line) {
+static llama_example example_of(const std::string & program) {
     static const std::map<std::string, llama_example> programs = {
         {"server", LLAMA_EXAMPLE_SERVER},
         {"cli", LLAMA_EXAMPLE_CLI},
@@ -107,6 +111,56 @@ gpl_parsed * gpl_parse(int argc, const char * const * argv, const char * program
         {"perplexity", LLAMA_EXAMPLE_PERPLEXITY},
         {"fit-params", LLAMA_EXAMPLE_FIT_PARAMS},
     };
+    return programs.at(program);
+}
+
+size_t gpl_options(const char * program, char * out, size_t size) {
+    const auto joined = [](const std::vector<const char *> & names) {
+        std::string text;
+        for (const char * name : names) {
+            text += (text.empty() ? "" : " ") + std::string(name);
+        }
+        return text;
+    };
+    common_params params;
+    std::string   text;
+    for (const auto & option : common_params_parser_init(params, example_of(program)).options) {
+        text += joined(option.args) + "\t" + joined(option.args_neg) + "\t" +
+            (option.value_hint ? option.value_hint : "") + (option.value_hint_2 ? std::string(" ") + option.value_hint_2 : "") +
+            "\t" + (option.is_sampling ? "sampling" : option.is_spec ? "speculative" : "") + "\n";
+    }
+    std::memcpy(out, text.data(), std::min(size, text.size()));
+    return text.size();
+}
+
+// The options that are on the command line or in the environment. It has been parsed, so all are known.
+static std::string given_options(const std::vector<std::string> & words, llama_example example) {
+    common_params params;
+    const auto    options = common_params_parser_init(params, example).options;
+    std::string   found;
+    for (const auto & option : options) {
+        found += option.has_value_from_env() ? std::string(option.args.back()) + "\n" : "";
+    }
+    for (size_t i = 1; i < words.size(); i++) {
+        std::string word = words[i];
+        if (word.compare(0, 2, "--") == 0) {
+            std::replace(word.begin(), word.end(), '_', '-');
+        }
+        for (const auto & option : options) {
+            const auto has = [&word](const std::vector<const char *> & names) {
+                return std::any_of(names.begin(), names.end(), [&word](const char * name) { return word == name; });
+            };
+            if (has(option.args) || has(option.args_neg)) {
+                found += std::string(option.args.back()) + "\n";
+                i += (option.value_hint != nullptr) + (option.value_hint_2 != nullptr);
+                break;
+            }
+        }
+    }
+    return found;
+}
+
+gpl_parsed * gpl_parse(int argc, const char * const * argv, const char * program, gpl_command_line * line) {
     std::vector<std::string> words(argv, argv + argc);
     std::vector<char *> pointers;
     for (auto & word : words) {
@@ -118,7 +172,7 @@ gpl_parsed * gpl_parse(int argc, const char * const * argv, const char * program
     if (std::string(program) == "perplexity") {
         params.n_ctx = 512; // as tools/perplexity/perplexity.cpp
     }
-    if (!common_params_parse(argc, pointers.data(), params, programs.at(program))) {
+    if (!common_params_parse(argc, pointers.data(), params, example_of(program))) {
         throw std::invalid_argument("llama.cpp refuses it");
     }
     common_log_set_verbosity_thold(LOG_LEVEL_ERROR);
@@ -139,6 +193,8 @@ gpl_parsed * gpl_parse(int argc, const char * const * argv, const char * program
     line->fit_target = params.fit_params_target.data();
     line->fit_ctx    = (uint32_t) params.fit_params_min_ctx;
     line->left_out   = parsed->left_out.c_str();
+    parsed->given    = given_options({argv, argv + argc}, example_of(program));
+    line->given      = parsed->given.c_str();
     return parsed.release();
 }
 

@@ -27,12 +27,18 @@ struct gpl_command_line {
     const size_t * fit_target;   // llama_max_devices() numbers of bytes
     uint32_t       fit_ctx;
     const char *   left_out;     // options that ask for more than a model and its context, each with a newline
+    const char *   given;        // options on the command line and in the environment, likewise, by their last name
 };
 struct gpl_parsed;
 // common_params_parse for llama-`program` ("server"), which also reads the environment and llama.cpp's config.ini.
 // Throws for what it refuses, and for options that print something and end the program.
 struct gpl_parsed * gpl_parse(int argc, const char * const * argv, const char * program, struct gpl_command_line * line);
 void gpl_parsed_free(struct gpl_parsed * parsed);
+
+// The options of llama-`program`, a line each, with tabs between: names, names that say no, a hint of the value, and
+// "sampling" or "speculative" for options of these groups. Copies at most `size` bytes to `out` and returns how many
+// there are.
+size_t gpl_options(const char * program, char * out, size_t size);
 
 #ifdef __cplusplus
 }

@@ -1,6 +1,7 @@
 // Compiled into libllama: it uses its internal classes, as llama_context::decode and graph_reserve do.
 
 #include "llama_plan.h"
+#include "llama_probe.h"
 
 // A copy of llama-context.h in which gpl_builder is a friend of llama_context (vendor/llama_edits.py).
 #include "llama-context.h"
@@ -16,6 +17,7 @@ struct gpl_builder {
 
     ggml_cgraph * build(const gpl_shape & shape);
     ggml_cgraph * reserved(uint32_t n_tokens, uint32_t n_seqs, uint32_t n_outputs);
+    ggml_cgraph * probe(const gpl_probe & probe);
     void forget();
     void watch(ggml_backend_sched_eval_callback callback, void * user_data);
 
@@ -183,6 +185,21 @@ ggml_cgraph * gpl_builder::reserved(uint32_t n_tokens, uint32_t n_seqs, uint32_t
     return made;
 }
 
+// A probe has the parameters that the context had then: what is fused was decided one op after the other.
+ggml_cgraph * gpl_builder::probe(const gpl_probe & probe) {
+    struct changed {
+        llama_cparams & now;
+        llama_cparams   kept;
+        changed(llama_cparams & now, const llama_cparams & then) : now(now), kept(now) {
+            now                   = then;
+            now.cb_eval           = kept.cb_eval;
+            now.cb_eval_user_data = kept.cb_eval_user_data;
+        }
+        ~changed() { now = kept; }
+    } during(ctx.cparams, probe.cparams);
+    return reserved(probe.n_tokens, probe.n_seqs, probe.n_tokens);
+}
+
 void gpl_read_state(const llama_context * ctx, gpl_context_state * state) { gpl_builder::state(*ctx, *state); }
 
 ggml_backend_sched_t gpl_sched(llama_context * ctx) { return ctx->get_sched(); }
@@ -211,3 +228,9 @@ void gpl_set_eval_callback(llama_context * ctx, ggml_backend_sched_eval_callback
 }
 
 void gpl_forget(llama_context * ctx) { gpl_builder{*ctx}.forget(); }
+
+const gpl_probe & gpl_probe_of(const gpl_probes * probes, size_t i);
+
+ggml_cgraph * gpl_build_probe(llama_context * ctx, const gpl_probes * probes, size_t i) {
+    return gpl_builder{*ctx}.probe(gpl_probe_of(probes, i));
+}

@@ -34,6 +34,27 @@ struct gpl_shape {
     bool     encode;      // the graph of llama_encode
 };
 
+// A fused op that libllama does without, because in a graph that it planned as a probe one node of the op was not on its
+// layer's device.
+struct gpl_probe_record {
+    const char *       name;     // libllama's: "Flash Attention"
+    uint32_t           n_tokens; // of the probe's graph, in all sequences
+    uint32_t           n_seqs;
+    int32_t            node;     // index in the probe's graph
+    int32_t            layer;
+    ggml_backend_dev_t device_layer, device_fused; // NULL: none
+};
+struct gpl_probes;
+
+// Around llama_init_from_model: what its probes refused, on this thread.
+void gpl_probes_begin(void);
+struct gpl_probes * gpl_probes_take(void);
+void gpl_probes_free(struct gpl_probes * probes);
+size_t gpl_probes_n(const struct gpl_probes * probes);
+void gpl_probe_read(const struct gpl_probes * probes, size_t i, struct gpl_probe_record * record);
+// The graph of a probe, with libllama's pins, like gpl_build_reserved.
+struct ggml_cgraph * gpl_build_probe(struct llama_context * ctx, const struct gpl_probes * probes, size_t i);
+
 void gpl_read_state(const struct llama_context * ctx, struct gpl_context_state * state);
 ggml_backend_sched_t gpl_sched(struct llama_context * ctx);
 ggml_backend_t gpl_backend(const struct llama_context * ctx, int32_t i);

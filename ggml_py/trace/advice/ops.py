@@ -10,6 +10,7 @@ from ..answers.reasons import key
 from ..names import quoted
 from ..planned import format_bytes
 from ..record import TensorRecord
+from ..refusals import about_memory
 from .facts import NO_OP_OFFLOAD, Facts, Observation, Option, nbytes, override, verb
 
 _HALF_AND_MORE = frozenset({"f32", "f16", "bf16"})
@@ -50,6 +51,8 @@ def _kept_off(facts: Facts, t: TensorRecord, device: int) -> bool:
     """Whether `t` is next to nodes on a device that does not support it, and runs in CPU memory."""
     where = facts.where[t.id]
     if t.supports >> device & 1 or t.pin >= 0 or t.id in facts.explained_nodes:
+        return False
+    if about_memory(facts.plan.tensor(t.id), device):
         return False
     if where < device or facts.has_own_memory(where):
         return False

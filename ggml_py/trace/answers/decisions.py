@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from ..causes import STAGES
 from ..reference import reference_of
+from ..refusals import Refused, refused
 from ..steps import Step, steps_of
 
 if TYPE_CHECKING:
@@ -26,13 +27,15 @@ class Meeting:
     `carrier` is the node that the sweep came from (or None), which is on `backend`. `outcome` is
     "taken", "unsupported" (that backend does not support the op), "stopped" or "nothing". A gpu
     sweep is stopped if the carrier is on the last backend, which these sweeps do not carry on. A
-    sweep brings nothing if no node on that side had a backend.
+    sweep brings nothing if no node on that side had a backend. `why` says why that backend does not
+    support the op.
     """
 
     sweep: str
     carrier: PlanTensor | None
     backend: str
     outcome: str
+    why: Refused | None = None
 
 
 class Decisions:
@@ -80,7 +83,8 @@ class Decisions:
                 outcome = "nothing"
             elif stage in _GPU_SWEEPS and b == last:
                 outcome = "stopped"
-            yield Meeting(STAGES[stage].title[2:], carrier, name, outcome)
+            why = refused(self.plan.tensor(t.id), b) if outcome == "unsupported" else None
+            yield Meeting(STAGES[stage].title[2:], carrier, name, outcome, why)
             if outcome == "taken":
                 return
 

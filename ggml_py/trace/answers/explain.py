@@ -13,6 +13,7 @@ from ..names import counted, joined, label, memory, quoted, signature
 from ..planned import format_bytes
 from ..record import COPY, DUMPED_NAME
 from ..reference import reference_of
+from ..refusals import OP, Refused, refused
 from .decisions import Meeting, decisions_of, stage_of
 from .excerpt import limits as excerpt_limits
 
@@ -261,17 +262,29 @@ def _memory(t: PlanTensor, depth: int, relation: str = "because") -> Link:
 
 
 def _root_of_fallback(plan: Planned, t: PlanTensor) -> str:
-    met = list(decisions_of(plan).meetings(t))
-    return UNSUPPORTED if any(m.outcome == "unsupported" for m in met) else NO_NEIGHBOUR
+    kinds = {_kind(met) for met in decisions_of(plan).meetings(t) if met.outcome == "unsupported"}
+    if not kinds:
+        return NO_NEIGHBOUR
+    return UNSUPPORTED if OP in kinds else MEMORY
+
+
+def _kind(met: Meeting) -> str:
+    return OP if met.why is None else met.why.kind
 
 
 def _fallback(plan: Planned, t: PlanTensor, step: Step, code: str, root: str) -> str:
     """Why a node that no sweep placed is where it is."""
-    if root == UNSUPPORTED:
-        met = {
-            m.backend: None for m in decisions_of(plan).meetings(t) if m.outcome == "unsupported"
-        }
-        why = f"the sweeps brought {joined(met)}, which cannot run {signature(t)}"
+    met = {m.backend: m for m in decisions_of(plan).meetings(t) if m.outcome == "unsupported"}
+    if met:
+        lacking = [backend for backend, m in met.items() if _kind(m) == OP]
+        whys = [
+            f"the sweeps brought {m.backend}, but {m.why.clause(t)}"
+            for m in met.values()
+            if m.why is not None and m.why.kind != OP
+        ]
+        if lacking:
+            whys.insert(0, f"the sweeps brought {joined(lacking)}, which cannot run {signature(t)}")
+        why = "; ".join(whys)
     else:
         why = "no sweep reached it"
     if code != causes.MOST_SOURCES.code:
@@ -377,7 +390,7 @@ def _from_codes(plan: Planned, t: PlanTensor) -> Iterator[Link]:
 
 def _notes(plan: Planned, t: PlanTensor) -> Iterator[str]:
     yield from dict.fromkeys(_refusals(plan, t))
-    yield from sweeps_text(decisions_of(plan).meetings(t))
+    yield from sweeps_text(t, decisions_of(plan).meetings(t))
     yield from _copied(plan, t)
     yield from _split_at(plan, t)
 
@@ -391,7 +404,7 @@ def _refusals(plan: Planned, t: PlanTensor) -> Iterator[str]:
         asked = f"pass 1 asked {step.backend}"
         asked += " first" if placed is not None and placed.pass_ == 1 else ""
         if step.query == "supports_op":
-            yield f"{asked}: it cannot run {signature(t)}"
+            yield f"{asked}: {_refusal(plan, t, step.backend)}"
         elif step.query == "offload_op":
             yield f"{step.backend} supports it, but does not want to offload it at this batch size"
         elif step.witness is not None:
@@ -399,7 +412,17 @@ def _refusals(plan: Planned, t: PlanTensor) -> Iterator[str]:
             yield f"{asked}: it cannot read {memory(step.witness)}, where {whose} is"
 
 
-def sweeps_text(meetings: Iterable[Meeting]) -> Iterator[str]:
+def _refusal(plan: Planned, t: PlanTensor, backend: str) -> str:
+    """Why pass 1 did not give `t` to a backend that does not support it."""
+    why = refused(plan.tensor(t.id), plan.capture.backend_index(backend))
+    return _about(why, t, f"it cannot run {signature(t)}")
+
+
+def _about(why: Refused | None, t: PlanTensor, op: str) -> str:
+    return op if why is None or why.kind == OP else why.clause(t)
+
+
+def sweeps_text(t: PlanTensor, meetings: Iterable[Meeting]) -> Iterator[str]:
     """Sentences about the sweeps that reached a node and did not place it."""
     told: dict[str, list[str]] = {}
     for met in meetings:
@@ -408,9 +431,9 @@ def sweeps_text(meetings: Iterable[Meeting]) -> Iterator[str]:
         elif met.outcome == "stopped":
             text = f"stopped at {quoted(met.carrier)}, which is on the last backend, {met.backend}"
         elif met.outcome == "unsupported":
-            text = (
-                f"came from {quoted(met.carrier)} on {met.backend}, which does not support the op"
-            )
+            text = f"came from {quoted(met.carrier)} on {met.backend}, "
+            about = _about(met.why, t, "")
+            text += f"but {about}" if about else "which does not support the op"
         else:
             continue
         told.setdefault(text, []).append(met.sweep)

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from .. import causes
 from ..cause import pinned_by
-from ..names import block_of, is_cache, is_of_file, memory, quoted, shape, signature
+from ..names import block_of, is_cache, is_of_file, memory, quoted
 from ..record import COPY, NODE
+from ..refusals import OP, refused
 from .decisions import decisions_of, stage_of
 from .explain import readable_sources, sweeps_text
 from .what_if import batch_size
@@ -152,13 +153,14 @@ def _unsupported(case: Case) -> AppliedRule | None:
     asked = t.record.kind == NODE and not t.is_view_op and "input" not in t.flags
     if t.record.supports >> case.b & 1 or not (asked or t.buft is not None):
         return None
-    text = f"{case.backend} does not support {signature(t)}"
-    if t.op != "NONE":
-        text += f" -> {shape(t)}"
-    changes = [
-        (f"make {case.backend} support it", {"supports": {(case.backend, t.id): True}}),
-    ]
-    return AppliedRule("op", text, 1, changes=changes)
+    why = refused(t, case.b)
+    assert why is not None
+    support = (f"make {case.backend} support it", {"supports": {(case.backend, t.id): True}})
+    if why.kind == OP:
+        return AppliedRule("op", why.clause(t), 1, changes=[support])
+    source = why.source
+    moves = [case.move(holder_of(source))] if source is not None else []
+    return AppliedRule(f"op.{why.kind}", why.clause(t), 1, "", source, moves or [support])
 
 
 # --- pass 1
@@ -277,7 +279,7 @@ def _sweep(case: Case) -> AppliedRule:
     taken = met[-1]
     assert taken.carrier is not None
     said = [
-        *sweeps_text(met),
+        *sweeps_text(case.t, met),
         f"sweep {taken.sweep} brought {case.at} from {quoted(taken.carrier)}",
     ]
     carriers = dict.fromkeys(m.carrier for m in met if m.carrier is not None)

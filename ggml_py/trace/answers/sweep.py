@@ -16,6 +16,7 @@ from .. import causes
 from ..names import counted, label, quoted, shape
 from ..planned import Planned, PlanTensor, format_bytes
 from ..units import format_times
+from ..refusals import OP, refused
 from .diff import Totals
 from .match import key_of, match_tensors
 from .what_if import batch_size
@@ -441,6 +442,9 @@ def _other_answer(x: PlanTensor, y: PlanTensor) -> str | None:
         old, new = (_answer(t, backend, "supports") for t in (x, y))
         if old is not None and new is not None and old != new:
             says = "supports" if new else "does not support"
+            b = y.plan.capture.backend_index(str(backend))
+            if (why := refused(y, b)) is not None and why.kind != OP:
+                return why.clause(y)
             return f"{backend} {says} it with {_sizes(x, y)}"
     for backend, cause in ((x.backend, x.placement.cause), (y.backend, y.placement.cause)):
         old, new = (_answer(t, backend, "offload") for t in (x, y))

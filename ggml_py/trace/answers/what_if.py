@@ -194,6 +194,13 @@ def _without(capture: Capture, name: str) -> Capture:
         tensors=tuple(tensors),
         dropped_pins=tuple((i, index(b)) for i, b in capture.dropped_pins if b != gone),
         optimizers=bits(capture.optimizers),
+        refusals=None
+        if capture.refusals is None
+        else tuple(
+            refusal._replace(backend=index(refusal.backend))
+            for refusal in capture.refusals
+            if refusal.backend != gone
+        ),
     )
 
 
@@ -222,7 +229,29 @@ def _moved(capture: Capture, which: Which, name: Any) -> Capture:
             for i, n in ((t.buffer, -t.nbytes), (made[usage], t.nbytes)):
                 buffers[i] = buffers[i]._replace(size=max(buffers[i].size + n, 0))
         tensors[t.id] = t._replace(buffer=made[usage])
-    return replace(capture, buffers=tuple(buffers), tensors=tuple(tensors))
+    moved = replace(capture, buffers=tuple(buffers), tensors=tuple(tensors))
+    return _without_answers_about_memory(moved)
+
+
+def _without_answers_about_memory(capture: Capture) -> Capture:
+    """A backend that refused an op only for its sources' memory supports it once they are in the
+    backend's own memory."""
+    tensors, kept = list(capture.tensors), []
+    for refusal in capture.refusals or ():
+        t = tensors[refusal.tensor]
+        where = [
+            capture.buft_of(tensors[i])
+            for j, i in enumerate(t.src)
+            if i >= 0 and (refusal.srcs >> j & 1 or not refusal.srcs)
+        ]
+        own = capture.backends[refusal.backend].buft
+        if all(buft in (-1, own) for buft in where):
+            tensors[t.id] = t._replace(supports=t.supports | 1 << refusal.backend)
+        else:
+            kept.append(refusal)
+    if len(kept) == len(capture.refusals or ()):
+        return capture
+    return replace(capture, tensors=tuple(tensors), refusals=tuple(kept))
 
 
 def _buft(capture: Capture, name: Any) -> int:
@@ -253,7 +282,13 @@ def _answered(
         answers: int = getattr(t, question)
         return answers | bit if answer(t) else answers & ~bit
 
-    return _edited(capture, _matching(capture, question, key[1], ops=True), **{question: changed})
+    ids = _matching(capture, question, key[1], ops=True)
+    capture = _edited(capture, ids, **{question: changed})
+    if question == "supports" and capture.refusals:  # such an answer is about the op
+        asked, b = set(ids), bit.bit_length() - 1
+        kept = tuple(r for r in capture.refusals if r.tensor not in asked or r.backend != b)
+        capture = replace(capture, refusals=kept)
+    return capture
 
 
 def _yes_or_no(key: Any, answer: Any) -> Callable[[TensorRecord], bool]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ..names import label, quoted, signature
 from ..record import NODE
 from ..reference import reference_of
+from ..refusals import MEMORY, OP, refused
 from .reasons import AppliedRule, first_reason, key
 from .what_if import what_if
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from .variant import Nearest
 
 _MOST_REASONS = 8
+ASKED = ("op", "op.unknown")  # reasons about which a device can be asked
 
 
 @dataclass(frozen=True)
@@ -179,7 +181,7 @@ def why_not(
         change = ("pin it there", {"pins": {key(subject): name}})
         pinned = _tried(plan, subject.id, name, change)
     found = None
-    if nearest is not None and subject.op != "NONE" and any(r.id == "op" for r in reasons):
+    if nearest is not None and subject.op != "NONE" and any(r.id in ASKED for r in reasons):
         found = nearest(subject)
     return WhyNot(subject, name, reasons, pinned, tuple(_notes(plan, subject, b)), found)
 
@@ -258,9 +260,18 @@ def _tried(
     then = _stays(found) if found else f"it moves to {backend}"
     for pinned in changed.nodes if "pins" in arguments else ():
         b = pinned.record.pin
-        if b >= 0 > plan.tensors[pinned.id].pin and not pinned.record.supports >> b & 1:
-            then += f", but {backend} cannot compute {quoted(pinned)}"
+        if b >= 0 > plan.tensors[pinned.id].pin:
+            then += _cannot(pinned, b)  # sources in other memory are copied for a pinned node
     return TriedChange(text, arguments, found is None, then)
+
+
+def _cannot(t: PlanTensor, b: int) -> str:
+    """What fails if backend `b` is given node `t` and copies of its sources."""
+    why = refused(t, b)
+    if why is None or why.kind == MEMORY:
+        return ""
+    can = "cannot" if why.kind == OP else "may not be able to"
+    return f", but {why.backend} {can} compute {quoted(t)}"
 
 
 def _stays(found: AppliedRule | Reason) -> str:
