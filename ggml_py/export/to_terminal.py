@@ -62,6 +62,10 @@ def show(
     console.print(splits_table(plan) if nodes else groups_table(plan, why))
     for line in why_lines(plan, why, remedy, console.width):
         _print(console, line)
+    for choice in plan.choices:
+        _print(console, str(choice))
+        for flip in choice.flips:
+            _print(console, f"  > {flip}")
     if nodes:
         console.print(nodes_table(plan))
     if plan.promise.text:

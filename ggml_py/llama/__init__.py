@@ -4,8 +4,8 @@
 first needed.
 """
 
-from .model import Fit as Fit
 from .model import LlamaModel as LlamaModel
 from .opening import open as open
 from .opening import open_command_line as open_command_line
+from .params import Fit as Fit
 from .tokenizer import Tokenizer as Tokenizer

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,13 +20,15 @@ from ..graphs.graph import Graph
 from ..plan import MemoryRow, Promise
 from ..scheduler.borrowed import BorrowedScheduler
 from ..tensors.tensor import Tensor
+from ..trace.choice import Choice
+from .choices import choices_of
 from .command_line import CommandLine
 from .context import LlamaContext
 from .library import Library
 from .memory import allocated, counted_once, estimate, fit_print, with_outputs
 from .native import ContextHandle, give_threads, load_model, naming, new_context
 from .options import Options
-from .params import Params
+from .params import Fit, Params
 from .plans import build, plan_of, reserved_plan_of
 from .shapes import check_shape
 from .tokenizer import Tokenizer
@@ -43,13 +45,6 @@ if TYPE_CHECKING:
 _PLANNING = "planning"
 _ONLY_READ = "this graph is libllama's, without weights: it can be read and planned, not computed"
 log = logging.getLogger("ggml_py")
-
-
-class Fit(NamedTuple):
-    """How `open` fits a model into memory: llama.cpp's --fit-target and --fit-ctx."""
-
-    margins: tuple[int, ...] = (1 << 30,)  # bytes that stay free on each device; one for all
-    n_ctx: int = 4096  # the smallest context that it may choose
 
 
 class LlamaModel:
@@ -213,7 +208,16 @@ class LlamaModel:
                 self._library, self._context.ptr, self._full_offload, n_tokens, n_past, n_seqs
             )
         past = int(n_past) if n_seqs == 1 else None
-        return plan.promised(Promise("llama.cpp", graphs="libllama", n_past=past), self.memory)
+        promise = Promise("llama.cpp", graphs="libllama", n_past=past)
+        return plan.promised(promise, self.memory).chosen(self.choices)
+
+    @cached_property
+    def choices(self) -> tuple[Choice, ...]:
+        """What llama.cpp decided before it plans: fused ops it does without, why there is no
+        pipeline parallelism, what --fit put on the CPU. C++: llama_context::resolve_fused_ops"""
+        margins = self._fit.margins if self._fit is not None and self._fits else None
+        with self._context.using(_PLANNING):
+            return choices_of(self._library, self._context, self._params, self._n_layer, margins)
 
     def _check_shape(self, n_tokens: int, n_past: int, n_seqs: int) -> None:
         check_shape(
@@ -228,7 +232,8 @@ class LlamaModel:
         most = self._n_reserved
         n = most if n_tokens is None else integer("n_tokens", n_tokens, 1, self.n_ubatch)
         plan = self._reserved(n, self.n_seq_max)
-        return plan.promised(Promise("llama.cpp", graphs="libllama"), self.memory)
+        promise = Promise("llama.cpp", graphs="libllama")
+        return plan.promised(promise, self.memory).chosen(self.choices)
 
     @property
     def _n_reserved(self) -> int:

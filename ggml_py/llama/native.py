@@ -31,11 +31,13 @@ class LlamaHandle(Handle):
 class ContextHandle(Handle):
     """Owns a llama_context."""
 
-    __slots__ = ("_library", "_scheduler")
+    __slots__ = ("_library", "_scheduler", "probes")
 
-    def __init__(self, library: Library, ptr: Any, *needs: Handle) -> None:
+    def __init__(self, library: Library, ptr: Any, probes: Any, *needs: Handle) -> None:
+        """`probes`: what libllama's probes refused when it made the context."""
         super().__init__(ptr, library.lib.llama_free, *needs)
         self._library = library
+        self.probes = library.ffi.gc(probes, library.lib.gpl_probes_free)
         self._scheduler: BorrowedScheduler | None = None
 
     @property
@@ -104,10 +106,11 @@ def new_context(library: Library, model: LlamaHandle, params: Params) -> Context
     ffi, lib, mark = library.ffi, library.lib, _log.mark()
     params.context.abort_callback = ffi.cast("ggml_abort_callback", ggml.gp_interrupt_callback())
     params.choose_accelerators()
+    lib.gpl_probes_begin()
     ptr = lib.llama_init_from_model(model.ptr, params.context[0])
     if ptr == NULL:
         raise ModelError(f"llama.cpp makes no context of it: {_reason(mark)}")
-    return ContextHandle(library, ptr, model)
+    return ContextHandle(library, ptr, lib.gpl_probes_take(), model)
 
 
 def give_threads(library: Library, context: ContextHandle, params: Params) -> ThreadPool:

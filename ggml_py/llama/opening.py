@@ -13,8 +13,9 @@ from ..gguf.reader import Gguf
 from ..gguf.whole import check_has_weights, described
 from .command_line import CommandLine, parse
 from .library import Library, library
-from .model import Fit, LlamaModel
+from .model import LlamaModel
 from .options import Options, Progress, checked
+from .params import Fit
 
 log = logging.getLogger("ggml_py")
 

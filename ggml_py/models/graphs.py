@@ -6,11 +6,13 @@ import logging
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from ..backends.buffer import BufferType
 from ..boundary.ffi import lib
 from ..errors import AllocError, BusyError, MissingFunctionError
+from ..llama.choices import no_pipeline, refused_op
 from ..scheduler.callbacks import EvalFunction, both
 from ..scheduler.refusal import deciding
 from ..scheduler.scheduler import Scheduler
@@ -33,6 +35,7 @@ from .flow import Decode, DecodedUbatch, Differs, ModelGraph, differing, params_
 if TYPE_CHECKING:
     from ..plan import Plan
     from ..scheduler.recording import Recording
+    from ..trace.choice import Choice
 
 _MAX_GRAPHS = 3  # a prompt, its rest, and one to spare
 _MAX_SEQS = 8  # plus graphs for a token in each of 1, 2, … sequences, up to this many
@@ -86,6 +89,7 @@ class Graphs:
         self._reserved = False  # whether it was tried
         self._fits = False  # whether it worked
         self._sizes: dict[BufferType, int] | None = None  # see `compute_sizes`
+        self._auto = flash_attn == "auto"
         self.flash_attn = flash_attn == "on" or (flash_attn == "auto" and self._flash_attn_fits())
 
     def compute(self, shape: Shape, ubatch: Ubatch) -> Decoder[Any]:
@@ -388,6 +392,34 @@ class Graphs:
                 found[buft] = found.get(buft, 0) + nbytes
         self._sizes = found
         return found
+
+    @cached_property
+    def choices(self) -> tuple[Choice, ...]:
+        """What llama.cpp would have decided before it plans, as `LlamaModel.choices`."""
+        place = self._placement
+        found = []
+        if self._auto and not self.flash_attn:
+            builder = self._build(self._smallest, flash_attn=True)
+            with closing(builder), self._scheduler() as sched:
+                _pin(sched, builder)
+                plan = sched.plan(builder.graph)
+                at = {node.ptr: i for i, node in enumerate(builder.graph.nodes)}
+                nodes = [plan.node(at[node.ptr]) for node in builder.flash_attn_nodes]
+            for il, node in enumerate(nodes):
+                device = place.backend(il).device
+                if node.backend != place.backend(il).name:
+                    args = ("Flash Attention", plan, node, il, device, place.offload_kqv)
+                    found.append(refused_op(*args))
+                    break
+        if place.parallel or not place.pipeline:
+            return tuple(found)
+        rest = [b.device for b in place.backends[:-1] if b not in place.gpus]
+        mode = "layer" if place.layer_split else "none"
+        return (*found, *no_pipeline(
+            [b.device for b in place.gpus], rest, n_gpu_layers=place.n_gpu_layers,
+            n_layer=place.n_layer, split_mode=mode, offload_kqv=place.offload_kqv,
+            overrides=bool(place.overrides),
+        ))  # fmt: skip
 
     def _flash_attn_fits(self) -> bool:
         """Whether flash attention would run on each layer's own device, in a decoding graph."""

@@ -176,7 +176,8 @@ class Model(Evaluation):
         )  # fmt: skip
         plan = self._graphs.plan(self._memory.planned_shape(n_tokens, n_past, n_seqs))
         past = int(n_past) if n_seqs == 1 else None
-        return plan.promised(Promise("llama.cpp", n_past=past), self.memory)
+        promise = Promise("llama.cpp", n_past=past)
+        return plan.promised(promise, self.memory).chosen(self._graphs.choices)
 
     def what_if(self, n_tokens: int = 1, n_past: int = 0, n_seqs: int = 1, **changes: Any) -> Plan:
         """What llama.cpp would plan for such a graph if something were otherwise.

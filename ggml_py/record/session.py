@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..plan import as_plan
+from ..trace.choice import FUSED_OPS, refused_in
 from ..trace.decode import Layouts, Meaning, Records, read
 from ..trace.pins import NORMS
-from ..trace.planned import make_plan
+from ..trace.planned import Planned, make_plan
 from ..trace.record import Settings, collection_paused
 from . import stream
 from .reallocs import realloc_reason
@@ -218,7 +219,24 @@ class RecordedPlan:
         except (KeyError, IndexError, ValueError, UnicodeDecodeError) as error:
             raise ValueError(f"plan {self.index} of the record is damaged: {error}") from error
         capture, outcome, layout = found
-        return as_plan(make_plan(capture, outcome, "native", layout=layout))
+        plan = make_plan(capture, outcome, "native", layout=layout)
+        return as_plan(plan.chosen(refused_in(self._probes(), plan)))
+
+    @cached_property
+    def ops(self) -> frozenset[str]:
+        """The ops of its nodes."""
+        n = self.n_nodes
+        return frozenset(map(self.process.meaning.op, np.unique(self.tensors["op"][:n]).tolist()))
+
+    def _probes(self) -> Iterator[Planned]:
+        """Earlier plans of its scheduler with a fused op that it does without."""
+        lacking = FUSED_OPS - self.ops
+        number = self.scalars["scheduler"]
+        for other in self.process.plans.values() if lacking else ():
+            if other.index >= self.index:
+                return
+            if other.scalars["scheduler"] == number and other.ops & lacking:
+                yield other.plan
 
     def _records(self) -> Records:
         s, own, about = self.scalars, self.sections, self.process.head.get("about") or {}

@@ -130,7 +130,7 @@ class _NativePlan(Plan):
     def of(cls, records: Records) -> Plan:
         """The plan that the records describe."""
         plan = cls.__new__(cls)
-        vars(plan).update(planner="native", _records=records)  # a frozen dataclass
+        vars(plan).update(planner="native", choices=(), _records=records)  # a frozen dataclass
         return plan
 
     def _look(self) -> None:
@@ -163,7 +163,7 @@ class _NativePlan(Plan):
         return found
 
     def __reduce__(self) -> tuple[type[Plan], tuple[Any, ...]]:
-        told = (self.promise, self.breakdown, self.layout)
+        told = (self.promise, self.breakdown, self.layout, self.choices)
         return Plan, (self.capture, self.outcome, self.planner, *told)
 
 

@@ -16,6 +16,7 @@ from .record import PinRecord, TensorRecord
 PIN_BELOW = 32
 WITH_CACHE = "the result of attention stays with the cache, which is on the CPU (-nkvo)"
 _LAST = "a layer's last op stays on the layer's device"
+_NEXTN = "h_nextn"  # deepseek4 gives its last layer's "l_last" this name
 _SLOTS = (
     "the slots of the experts are looked up where the expert cache is, on the layer's device "
     "(--moe-cache-mib)"
@@ -54,8 +55,10 @@ def llama_pins(
 
 def _why(t: TensorRecord, tensors: Sequence[TensorRecord], last: int, norms: str) -> str:
     kind, _, layer = t.name.rpartition("-")
-    if layer.isdecimal() and kind in ("norm", "l_last"):
-        return norms if kind == "norm" else _LAST
+    if layer.isdecimal() and kind == "norm":
+        return norms
+    if (layer.isdecimal() and kind == "l_last") or t.name == _NEXTN:
+        return _LAST
     source = _source(t, tensors)
     if t.op == "GET_ROWS" and source is not None and source.name.startswith(SLOT_MAP):
         return _SLOTS

@@ -14,6 +14,7 @@ from functools import cached_property
 from typing import Any, TypeVar
 
 from .above import ABOVE
+from .choice import Choice
 from .layout import GraphLayout
 from .names import AtLeast
 from .plan_tensor import PlanTensor as PlanTensor
@@ -37,7 +38,14 @@ from .split import order_of_plan
 
 T = TypeVar("T")
 P = TypeVar("P", bound="Planned")
-_DATA = ("capture", "outcome", "planner", "layout", "_records")  # the last one: not read out yet
+_DATA = (
+    "capture",
+    "outcome",
+    "planner",
+    "layout",
+    "choices",
+    "_records",
+)  # the last one: not read out yet
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,6 +62,7 @@ class Planned:
     promise: Promise = NOTHING
     breakdown: tuple[MemoryRow, ...] = ()  # of the model's context, if it was planned for one
     layout: GraphLayout | None = None  # of its compute buffers; None: not known
+    choices: tuple[Choice, ...] = ()  # what llama.cpp decided before it planned
 
     def __eq__(self, other: object) -> bool:
         """Equal if graph and outcome are, whichever planner made them. Addresses in memory are not
@@ -77,6 +86,13 @@ class Planned:
         made = object.__new__(type(self))
         data = {name: value for name, value in vars(self).items() if name in _DATA}
         vars(made).update(data, promise=promise, breakdown=tuple(breakdown))  # a frozen dataclass
+        return made
+
+    def chosen(self: P, choices: Iterable[Choice]) -> P:
+        """The same plan with llama.cpp's decisions before it."""
+        made = object.__new__(type(self))
+        vars(made).update({k: v for k, v in vars(self).items() if k != "_derived"})
+        vars(made).update(choices=tuple(choices))  # a frozen dataclass
         return made
 
     @property

@@ -59,6 +59,7 @@ def _types(plan: Planned) -> None:
         ("tensors", outcome.placements), ("splits", outcome.splits),
         ("optimized", capture.optimized), ("cpu", capture.cpu), ("pins", capture.pins),
         ("promise", (plan.promise,)), ("memory", plan.breakdown),
+        ("choices", plan.choices),
         ("compute_buffers", capture.compute_buffers), ("alloc_sizes", capture.alloc_sizes),
         ("refusals", capture.refusals or ()),
         ("layout.events", plan.layout.events if plan.layout else ()),

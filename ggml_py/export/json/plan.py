@@ -18,6 +18,7 @@ from ...files.reading import MOST, read_file
 from ...files.writing import write_whole
 from ...trace.answers.excerpt import mark
 from ...trace.answers.shares import DeviceShare, headline, shares
+from ...trace.choice import Choice
 from ...trace.names import AtLeast, with_bounds
 from ...trace.planned import Planned, make_plan
 from ...trace.promise import MemoryRow, Promise
@@ -64,7 +65,7 @@ _N_RECORD = len(TensorRecord._fields)
 # Keys that files of this schema may lack.
 _LATER = (
     "unknown", "may_be_cut", "copy_bytes_at_most", "promise", "memory", "pins", "layout",
-    "compute_buffers", "alloc_sizes", "partial", "printed", "refusals",
+    "compute_buffers", "alloc_sizes", "partial", "printed", "refusals", "choices",
 )  # fmt: skip
 _AT_MOST = {
     "type": ["integer", "null"],
@@ -91,6 +92,7 @@ def render(plan: Planned) -> dict[str, Any]:
         "unknown": list(unknown(plan)),
         "promise": _promise(plan.promise),
         "memory": [row._asdict() for row in plan.breakdown],
+        "choices": [choice._asdict() for choice in plan.choices],
         "layout": layouts.render(plan.layout),
         "n_splits": plan.n_splits,
         "copy_bytes": plan.copy_bytes,
@@ -197,7 +199,7 @@ def _with_bounds(plan: Planned) -> Planned:
     outcome = replace(plan.outcome, copies=copies)
     return make_plan(
         replace(plan.capture, tensors=tensors), outcome, plan.planner, promise=plan.promise,
-        breakdown=plan.breakdown, layout=plan.layout,
+        breakdown=plan.breakdown, layout=plan.layout, choices=plan.choices,
     )  # fmt: skip
 
 
@@ -258,9 +260,12 @@ def _plan(data: dict[str, Any]) -> Planned:
     told = data.get("promise", {})
     promise = Promise(**{k: _tuples(told[k]) for k in Promise._fields if k in told})
     memory = tuple(MemoryRow(**row) for row in data.get("memory", ()))
+    choices = tuple(
+        Choice(**{k: _tuples(v) for k, v in row.items()}) for row in data.get("choices", ())
+    )
     return make_plan(
         capture, outcome, data["planner"], promise=promise, breakdown=memory,
-        layout=layouts.parse(data.get("layout")),
+        layout=layouts.parse(data.get("layout")), choices=choices,
     )  # fmt: skip
 
 
@@ -273,7 +278,9 @@ def _tuples(value: Any) -> Any:
 
 def schema() -> dict[str, Any]:
     """The JSON Schema of the files that `write` makes."""
-    records = (*_TABLES.values(), Settings, DeviceShare, MemoryRow, Promise, PrintRecord)
+    records = (
+        *_TABLES.values(), Settings, DeviceShare, MemoryRow, Promise, PrintRecord, Choice,
+    )  # fmt: skip
     definitions = {r.__name__: object_of(r) for r in records}
     definitions["Promise"]["properties"] |= {
         "whose": {"type": "string"},
@@ -317,6 +324,11 @@ def schema() -> dict[str, Any]:
             "type": "array",
             "items": ref("MemoryRow"),
             "description": "Of the context that the plan was made for, if it is a model's.",
+        },
+        "choices": {
+            "type": "array",
+            "items": ref("Choice"),
+            "description": "What llama.cpp decided before it planned.",
         },
         "layout": {
             "anyOf": [ref("GraphLayout"), {"type": "null"}],

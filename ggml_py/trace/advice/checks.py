@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from . import (
     copies as advice_copies,
 )
+from . import decisions as advice_decisions
 from . import host as advice_host
 from . import (
     layout as advice_layout,
@@ -54,6 +55,9 @@ CHECKS = (
     Check("GP111", RISK, "pin not applied", advice_setup.pins_not_applied),
     Check("GP112", RISK, "pins dropped", advice_setup.pins_dropped),
     Check("GP114", NOTE, "embedding in a split of its own", advice_layout.lone_embedding),
+    Check("GP131", COST, "fused op refused by a probe", advice_decisions.fused_ops_refused),
+    Check("GP132", NOTE, "no pipeline parallelism", advice_decisions.no_pipeline),
+    Check("GP133", NOTE, "layers that --fit moved", advice_decisions.layers_moved),
 )
 SKIPPED = "GP100"
 

@@ -32,7 +32,7 @@ def what_if(plan: Planned, **changes: Any) -> Planned:
     capture = changed(plan, **changes)
     _check_memory(capture, _dropped(changes.get("drop", ())))
     promise = plan.promise._replace(changes=(*plan.promise.changes, *as_texts(changes)))
-    return reference.plan(capture).promised(promise)
+    return reference.plan(capture).promised(promise).chosen(plan.choices)
 
 
 def changed(
