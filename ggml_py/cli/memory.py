@@ -82,6 +82,7 @@ def command(
     ggml-py memory model.gguf --fit-print
     """
     from ..llama import LlamaModel
+    from ..llama.room import expert_caches
     from ..memory.moves import node_moves
 
     if fit_print and (as_json or html):
@@ -110,6 +111,7 @@ def command(
             # --fit has chosen: with another option it would choose otherwise.
             look = not (no_changes or command_line() or asked["fit"] == "on")
             room = _room(loaded, model, asked, look)
+            notes += [f"of the cache, {cache}" for cache in expert_caches(loaded)]
         if not plan.breakdown:
             notes.append("the bytes of all buffers are not known: with -sm tensor libllama knows "
                          "them only once it has the weights")  # fmt: skip

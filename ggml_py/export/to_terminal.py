@@ -14,6 +14,7 @@ from ..trace.answers.remedy import Remedy, remedy_of
 from ..trace.answers.shares import format_count, headline, shares
 from ..trace.answers.sweep import Sweep, describe, moved_rows, told_time
 from ..trace.answers.why_splits import WhySplits, why_splits
+from ..trace.expert_cache import expert_cache
 from ..trace.names import counted
 from ..trace.planned import Planned, PlanTensor, Split, SplitInput, format_bytes
 from .passes_by_layer import lines as passes_by_layer
@@ -62,6 +63,8 @@ def show(
     console.print(splits_table(plan) if nodes else groups_table(plan, why))
     for line in why_lines(plan, why, remedy, console.width):
         _print(console, line)
+    for cache in expert_cache(plan):
+        _print(console, str(cache))
     for choice in plan.choices:
         _print(console, str(choice))
         for flip in choice.flips:

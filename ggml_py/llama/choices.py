@@ -114,7 +114,7 @@ def _pipeline(params: Params, n_layer: int) -> tuple[Choice, ...]:
         n_gpu_layers=int(model.n_gpu_layers), n_layer=n_layer,
         split_mode=_LIST[int(model.split_mode)], offload_kqv=bool(context.offload_kqv),
         overrides=overrides != NULL and overrides[0].pattern != NULL,
-        expert_cache=bool(getattr(context, "moe_cache_size", 0)),
+        expert_cache=params.expert_cache > 0,
     )  # fmt: skip
 
 

@@ -14,6 +14,7 @@ from ..enums import Type
 from ..errors import AbortError, ModelError
 from ..sim.given import named_devices
 from .library import Library
+from .line_options import not_planned, options_of
 from .params import FLASH_ATTN, GPU_TYPES, SPLIT_MODES
 from .programs import PROGRAMS
 
@@ -66,7 +67,8 @@ def parse(
     if line.fit:
         n = max(1, sum(device.type in GPU_TYPES for device in found))
         fit = (tuple(line.fit_target[0:n]), int(line.fit_ctx))
-    left_out = tuple(text(line.left_out).split())
+    given, told = (text(words).splitlines() for words in (line.given, line.left_out))
+    left_out = not_planned(given, told, options_of(library, program))
     options, kept = _options(program, line, found), (line, kept)
     return CommandLine(program, path, options, fit, left_out, line.model, line.context, kept)
 

@@ -103,6 +103,11 @@ class Params:
         """Whether weights may stay in the mapped file."""
         return int(self.model.load_mode) != _LOAD_MODES["none"]
 
+    @property
+    def expert_cache(self) -> int:
+        """Bytes of the expert cache; 0 without one, also in releases that know none."""
+        return int(getattr(self.context, "moe_cache_size", 0))
+
     @contextmanager
     def planning(self) -> Iterator[None]:
         """In the block, a model is loaded without its weights, and so without locking them."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..errors import AllocError, ModelError
 from ..plan import MemoryRow
+from ..trace.expert_cache import ExpertCache, expert_cache
 
 if TYPE_CHECKING:
     from .model import LlamaModel
@@ -39,6 +40,11 @@ class Tried(NamedTuple):
         """As data that `json` can write."""
         rows = [row._asdict() for row in self.memory]
         return {"change": self.text, "saved": self.saved, "memory": rows}
+
+
+def expert_caches(model: LlamaModel) -> tuple[ExpertCache, ...]:
+    """What of a model's cache is llama.cpp's expert cache (--moe-cache-mib)."""
+    return expert_cache(model.plan(1)) if model._params.expert_cache else ()
 
 
 def used(rows: Iterable[MemoryRow]) -> dict[str, int]:

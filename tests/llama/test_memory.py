@@ -136,4 +136,3 @@ def test_the_smallest_changes_that_make_it_fit(small):
             if option:
                 with llama.open(small, **base | {option: int(number) + step}) as model:
                     assert lacking(model.memory, free)
-

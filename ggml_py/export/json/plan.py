@@ -19,6 +19,7 @@ from ...files.writing import write_whole
 from ...trace.answers.excerpt import mark
 from ...trace.answers.shares import DeviceShare, headline, shares
 from ...trace.choice import Choice
+from ...trace.expert_cache import ExpertCache, expert_cache
 from ...trace.names import AtLeast, with_bounds
 from ...trace.planned import Planned, make_plan
 from ...trace.promise import MemoryRow, Promise
@@ -66,6 +67,7 @@ _N_RECORD = len(TensorRecord._fields)
 _LATER = (
     "unknown", "may_be_cut", "copy_bytes_at_most", "promise", "memory", "pins", "layout",
     "compute_buffers", "alloc_sizes", "partial", "printed", "refusals", "choices",
+    "expert_cache",
 )  # fmt: skip
 _AT_MOST = {
     "type": ["integer", "null"],
@@ -93,6 +95,7 @@ def render(plan: Planned) -> dict[str, Any]:
         "promise": _promise(plan.promise),
         "memory": [row._asdict() for row in plan.breakdown],
         "choices": [choice._asdict() for choice in plan.choices],
+        "expert_cache": [cache.to_dict() for cache in expert_cache(plan)],
         "layout": layouts.render(plan.layout),
         "n_splits": plan.n_splits,
         "copy_bytes": plan.copy_bytes,
@@ -279,12 +282,16 @@ def _tuples(value: Any) -> Any:
 def schema() -> dict[str, Any]:
     """The JSON Schema of the files that `write` makes."""
     records = (
-        *_TABLES.values(), Settings, DeviceShare, MemoryRow, Promise, PrintRecord, Choice,
+        *_TABLES.values(), Settings, DeviceShare, MemoryRow, Promise, PrintRecord, Choice, ExpertCache,
     )  # fmt: skip
     definitions = {r.__name__: object_of(r) for r in records}
     definitions["Promise"]["properties"] |= {
         "whose": {"type": "string"},
         "text": {"type": "string", "description": "The same in a sentence; empty without changes."},
+    }
+    definitions["ExpertCache"]["properties"]["upload_at_most"] = {
+        "type": "integer",
+        "description": "Bytes that an evaluation uploads if the cache has none of the experts.",
     }
     row = object_of(TensorRecord)
     placed = object_of(Placement)
@@ -329,6 +336,11 @@ def schema() -> dict[str, Any]:
             "type": "array",
             "items": ref("Choice"),
             "description": "What llama.cpp decided before it planned.",
+        },
+        "expert_cache": {
+            "type": "array",
+            "items": ref("ExpertCache"),
+            "description": "What llama.cpp's expert cache holds and may upload in an evaluation.",
         },
         "layout": {
             "anyOf": [ref("GraphLayout"), {"type": "null"}],

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from math import prod
 from typing import NamedTuple
 
+from ..expert_cache import expert_cache
 from ..flops import flops
 from ..names import counted
 from ..planned import Planned, format_bytes
@@ -87,9 +88,18 @@ def headline(plan: Planned) -> str:
     nodes = nodes if plan.nodes else "not printed"
     parts = shares(plan)
     splits, copies = counted(plan.n_splits, "split"), counted(plan.n_inputs, "copy", "copies")
-    start = f"{splits}, {copies} ({format_bytes(plan.copy_bytes)}), nodes: {nodes}"
+    start = f"{splits}, {copies} ({format_bytes(plan.copy_bytes)}){_uploads(plan)}, nodes: {nodes}"
     assumed = "".join(f"{p}: " for p in (mark(plan.capture), plan.promise.headline) if p)
     return assumed + (start if parts is None else f"{start}; {in_words(parts)}")
+
+
+def _uploads(plan: Planned) -> str:
+    """What the expert cache may upload besides the copies."""
+    caches = expert_cache(plan)
+    if not caches:
+        return ""
+    most = sum(cache.upload_at_most for cache in caches)
+    return f" and uploads of 0 to {format_bytes(most)} to the expert cache"
 
 
 def in_words(parts: Sequence[DeviceShare]) -> str:
