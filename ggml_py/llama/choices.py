@@ -88,11 +88,18 @@ def _shape(plan: Plan) -> str:
     return f"a graph of {counted(len(plan.nodes), 'node')}, planned when the context was made"
 
 
+_CACHE_FLAGS = {"K": "-ctk", "V": "-ctv"}
+
+
 def _variants(answer: WhyNot) -> Iterator[str]:
-    """The smallest change to the op that the layer's device supports."""
+    """The nearest types of the cache with which the layer's device supports attention."""
     found = answer.nearest
-    if found is not None and found.variants:
-        yield f"{found.device} supports it with {found.variants[0].text}"
+    for variant in found.variants if found is not None else ():
+        parts = variant.parts or (variant,)
+        if all(part.kind == "type" and part.name in _CACHE_FLAGS for part in parts):
+            flags = " ".join(f"{_CACHE_FLAGS[part.name]} {part.after}" for part in parts)
+            yield f"{flags}, which {answer.backend} supports"
+            return
 
 
 def _probe_plan(library: Library, ctx: Any, probes: Any, i: int, norms: str) -> Plan:

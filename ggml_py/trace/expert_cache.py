@@ -50,8 +50,8 @@ class ExpertCache(NamedTuple):
 
 
 def expert_cache(plan: Planned) -> tuple[ExpertCache, ...]:
-    """The expert caches that the graph reads; none in graphs of more than 32 tokens, which libllama
-    builds without."""
+    """The expert caches that the graph reads. libllama builds layers with more than 32 tokens
+    without; the last layer has only those with outputs."""
     matrices: dict[int, list[PlanTensor]] = {}  # by the node that looks up the slots
     for node in plan.nodes:
         if node.op == "MUL_MAT_ID" and len(node.srcs) > 2:
