@@ -229,14 +229,17 @@ class RecordedPlan:
         return frozenset(map(self.process.meaning.op, np.unique(self.tensors["op"][:n]).tolist()))
 
     def _probes(self) -> Iterator[Planned]:
-        """Earlier plans of its scheduler with a fused op that it does without."""
+        """Earlier plans of one of its schedulers with a fused op that it does without."""
         lacking = FUSED_OPS - self.ops
-        number = self.scalars["scheduler"]
         for other in self.process.plans.values() if lacking else ():
             if other.index >= self.index:
                 return
-            if other.scalars["scheduler"] == number and other.ops & lacking:
+            if self._schedulers & other._schedulers and other.ops & lacking:
                 yield other.plan
+
+    @property
+    def _schedulers(self) -> set[int]:
+        return {self.scheduler, *self.counts}
 
     def _records(self) -> Records:
         s, own, about = self.scalars, self.sections, self.process.head.get("about") or {}

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 from .names import layer_in, quoted
+from .refusals import refused
 
 if TYPE_CHECKING:
     from .plan_tensor import PlanTensor
@@ -60,12 +61,18 @@ def refused_in(probes: Iterable[Planned], plan: Planned) -> tuple[Choice, ...]:
             if node.op in FUSED_OPS - there - found.keys():
                 layer = layer_of(node)
                 device = None if layer is None else _device_of(probe, layer)
-                if layer is not None and device not in (None, node.backend):
-                    found[node.op] = Choice(
-                        FUSED, node.op, "is not used", where_probed(node, layer, str(device)),
-                        node.name, node.op, f"plan of {len(probe.nodes)} nodes", (), True,
-                    )  # fmt: skip
+                if layer is not None and device is not None and device != node.backend:
+                    found[node.op] = _inferred(node, layer, device)
     return tuple(found.values())
+
+
+def _inferred(node: PlanTensor, layer: int, device: str) -> Choice:
+    plan = node.plan
+    reason = refused(node, plan.capture.backend_index(device))
+    why = where_probed(node, layer, device) + (f" ({reason.clause(node)})" if reason else "")
+    flips = ("-fa on uses it without a probe",) if node.op == "FLASH_ATTN_EXT" else ()
+    probe = f"an earlier plan, of {len(plan.nodes)} nodes"
+    return Choice(FUSED, node.op, "is not used", why, node.name, node.op, probe, flips, True)
 
 
 def layer_of(node: PlanTensor) -> int | None:

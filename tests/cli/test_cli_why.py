@@ -149,9 +149,7 @@ def test_passes_are_shown_by_layer_and_fit_a_terminal(folder, width):
     stages = [line[13:].split(" ") for line in expected[:N_STAGES]]
     nodes = read(lines[: lines.index("leafs")])
     columns = list(zip(*stages, strict=True))
-    assert {i: column for i, (_layers, column) in nodes.items()} == {
-        i: columns[i] for i in nodes
-    }
+    assert {i: column for i, (_layers, column) in nodes.items()} == {i: columns[i] for i in nodes}
     layers, shown = layers_of(plan), {told for told, _column in nodes.values()}
     for i, layer in enumerate(layers):
         if i in nodes:  # the first of its layers
@@ -408,3 +406,25 @@ def test_logs_without_a_whole_print(tmp_path):
 def test_a_model_needs_it(folder):
     error = fails("plan", folder / "m.gguf", command=BLOCKED)
     assert error.startswith("error: the native module"), error
+
+
+# --- two cards
+
+
+@pytest.fixture(scope="module")
+def two(folder):
+    """A saved plan over two equal cards."""
+    cards = ("-d", "sim:gpu0,profile=cuda", "-d", "sim:gpu1,profile=cuda", "-d", "CPU")
+    ok("plan", folder / "m.gguf", *cards, "-ngl", 99, "-o", folder / "two.json.gz")
+    return folder / "two.json.gz"
+
+
+@pytest.mark.needs(release="default")
+def test_the_other_cards_memory_is_the_reason(two):
+    said = ok("why-not", two, "ffn_up-2", "gpu0")
+    lies = "its weight 'blk.2.ffn_up.weight' is in gpu1 memory, which gpu0 cannot read"
+    assert f"op.memory, pass 1: {lies} (gpu0 supports the op itself)" in said
+    assert "does not support" not in said
+    asked = ok("why-not", two, "ffn_up-2", "gpu0", "--ask", "sim:x,profile=cuda")
+    assert "what it would support instead: this op, with that source in its own memory" in asked
+    assert "supported as it is" not in asked and "not supported" not in asked

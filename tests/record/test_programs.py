@@ -20,6 +20,7 @@ from ggml_py.record.programs.devices import sims_text
 from ggml_py.record.programs.identify import recorder_for, simulator_for
 from ggml_py.scheduler.replay import replay
 from ggml_py.sim.given import named_devices
+from ggml_py.trace.refusals import refused
 
 pytestmark = [pytest.mark.needs(release="default"), pytest.mark.thorough("programs")]
 GPU = "sim:gpu0,profile=cuda"
@@ -91,6 +92,28 @@ def test_a_replay_on_the_recorded_devices_is_the_recorded_plan(oracle, recorder,
             again = replay(one.plan, devices)
             assert again.plan.outcome == one.plan.outcome and not again.substitutes
             assert again.plan.capture.tensors == one.plan.capture.tensors
+
+
+def test_a_record_knows_the_reasons(oracle, recorder, tmp_path):
+    """Heads of 32 have no attention op on CUDA: llama-bench switches flash attention off in a probe.
+    Its pins, and the answers that are about the other card's memory, are in the record."""
+    path = tmp_path / "heads.gguf"
+    write_llama(path, LlamaSpec(n_layer=4, n_embd=128, n_head=4, n_head_kv=2, n_ff=256))
+    cards = ("-d", GPU, "-d", GPU.replace("gpu0", "gpu1"))
+    asked = ("-m", path, "-p", 16, "-n", 1, "-r", 1, "-t", 1, "-ngl", 99, "-fa", "auto")
+    record(tmp_path / "x", oracle.bin / "llama-bench", *asked, options=cards)
+    first, *later = ggml.Record.read(tmp_path / "x").plans
+    probed = [n for n in first.plan.nodes if n.op == "FLASH_ATTN_EXT"]
+    assert {refused(n, b).kind for n in probed for b in (0, 1)} == {"op"}
+    assert not first.plan.choices and later
+    for one in later:
+        (choice,) = one.plan.choices
+        assert choice.inferred and choice.node == probed[0].name and "of layer 0" in choice.why
+        assert "does not support FLASH_ATTN_EXT" in choice.why
+        pinned = {t.id for t in one.plan.capture.tensors if t.pin >= 0}
+        assert pinned == {pin.tensor for pin in one.plan.capture.pins} and pinned
+        weight = refused(one.plan.node("ffn_up-3"), 0)
+        assert (weight.kind, weight.source.name) == ("memory", "blk.3.ffn_up.weight")
 
 
 def test_output_and_exit_code_pass_through(oracle, model, tmp_path):
@@ -218,7 +241,11 @@ def test_a_script_that_opens_ggml_itself(oracle, tmp_path, opened):
         "f('ggml_backend_sched_graph_compute', p, p)(s, g)\n"
     )
     done = record(
-        tmp_path / "x", "python3", script, lib, opened,
+        tmp_path / "x",
+        "python3",
+        script,
+        lib,
+        opened,
         options=("--library", lib / "libggml-base.so"),
     )
     assert done.returncode == 0, done.stderr
