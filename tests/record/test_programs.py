@@ -95,8 +95,8 @@ def test_a_replay_on_the_recorded_devices_is_the_recorded_plan(oracle, recorder,
 
 
 def test_a_record_knows_the_reasons(oracle, recorder, tmp_path):
-    """Heads of 32 have no attention op on CUDA: llama-bench switches flash attention off in a probe.
-    Its pins, and the answers that are about the other card's memory, are in the record."""
+    """Heads of 32 have no attention op on CUDA: a probe switches flash attention off. Pins, and
+    the answers about the other card's memory, are in the record."""
     path = tmp_path / "heads.gguf"
     write_llama(path, LlamaSpec(n_layer=4, n_embd=128, n_head=4, n_head_kv=2, n_ff=256))
     cards = ("-d", GPU, "-d", GPU.replace("gpu0", "gpu1"))
