@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any
 from ..backends.device import Device
 from ..boundary.ffi import NULL, lib, text
 from ..scheduler.capture import read_plan
-from ..trace.choice import FUSED, LAYERS, PIPELINE, Choice, where_probed
+from ..trace.choice import FUSED, LAYERS, PIPELINE
+from ..trace.choice import Choice as Choice
 from ..trace.names import counted
-from ..trace.pins import why_norms
+from ..trace.probes import where_probed
 from .library import Library
 from .native import ContextHandle
 from .params import SPLIT_MODES, Params
+from .pins import why_norms
 
 if TYPE_CHECKING:
     from ..plan import Plan

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 from ..boundary.ffi import NULL, lib
 from ..errors import ModelError
 from ..scheduler.capture import read_plan
-from ..trace.pins import why_norms
 from .library import Library
+from .pins import why_norms
 
 if TYPE_CHECKING:
     from ..plan import Plan

@@ -33,9 +33,9 @@ from .file.weights import Weights
 from .flow import Decode, DecodedUbatch, Differs, ModelGraph, differing, params_of
 
 if TYPE_CHECKING:
+    from ..llama.choices import Choice
     from ..plan import Plan
     from ..scheduler.recording import Recording
-    from ..trace.choice import Choice
 
 _MAX_GRAPHS = 3  # a prompt, its rest, and one to spare
 _MAX_SEQS = 8  # plus graphs for a token in each of 1, 2, … sequences, up to this many

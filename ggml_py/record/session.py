@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..plan import as_plan
-from ..trace.choice import FUSED_OPS, refused_in
 from ..trace.decode import Layouts, Meaning, Records, read
 from ..trace.pins import NORMS
 from ..trace.planned import Planned, make_plan
+from ..trace.probes import FUSED_OPS, refused_in
 from ..trace.record import Settings, collection_paused
 from . import stream
 from .reallocs import realloc_reason

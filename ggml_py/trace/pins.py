@@ -21,19 +21,10 @@ _SLOTS = (
     "the slots of the experts are looked up where the expert cache is, on the layer's device "
     "(--moe-cache-mib)"
 )
-_NORMS = "a layer's norms stay on the layer's device"
-NORMS = (
-    f"{_NORMS} if all layers are to be on GPUs (-ngl), or there are fewer than {PIN_BELOW} tokens"
-)
+NORMS_STAY = "a layer's norms stay on the layer's device"
+NORMS = f"{NORMS_STAY} if all layers are to be on GPUs (-ngl), or there are fewer than {PIN_BELOW} tokens"
 UNKNOWN = "why is not known: no place of libllama is known to make it"
 SLOT_MAP = "moe_cache.slot_map-"  # the name of a layer's slot map begins with
-
-
-def why_norms(full_offload: bool, n_tokens: int) -> str:
-    """Why the norms of layers are pinned in a graph of n_tokens tokens; "" if they are not."""
-    if full_offload:
-        return f"{_NORMS} if all layers are to be on GPUs (-ngl)"
-    return f"{_NORMS} in graphs of fewer than {PIN_BELOW} tokens" * (n_tokens < PIN_BELOW)
 
 
 def llama_pins(

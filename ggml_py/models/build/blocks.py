@@ -15,8 +15,8 @@ from ...boundary.ffi import lib
 from ...errors import ArgumentError, MissingFunctionError
 from ...graphs.context import Context
 from ...graphs.graph import Graph
+from ...llama.pins import WITH_CACHE, why_norms
 from ...tensors.tensor import Tensor
-from ...trace.pins import WITH_CACHE, why_norms
 from ..cache.kv_caches import KvCaches
 from ..cache.memory import Memory, Shape
 from ..cache.ubatch import Ubatch

@@ -34,7 +34,7 @@ def test_gp100_says_what_was_not_checked(stack):
     *others, last = logged(w.plan(attention(w))).advice(min_bytes=1)
     unanswered = [c.id for c in advice.CHECKS if c.sources == ("scheduler",)]
     assert others == [] and last.id == "GP100" and last.severity == "note"
-    assert len(unanswered) == 16 and all(id in last.text for id in unanswered)
+    assert len(unanswered) == 19 and all(id in last.text for id in unanswered)
     assert not any(c.id in last.text for c in advice.CHECKS if c.id not in unanswered)
 
 
