@@ -1,4 +1,4 @@
-"""Probes of libllama in the plans of a scheduler: fused ops that are not on their layer's device."""
+"""Probes of libllama in a scheduler's plans: fused ops that are not on their layer's device."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from .. import causes
 from ..cause import pinned_by
 from ..names import block_of, is_cache, is_of_file, memory, quoted
 from ..record import COPY, NODE
-from ..refusals import OP, refused
+from ..refusals import MEMORY, OP, refused
 from .decisions import decisions_of, stage_of
 from .explain import readable_sources, sweeps_text
 from .what_if import batch_size
@@ -160,7 +160,8 @@ def _unsupported(case: Case) -> AppliedRule | None:
         return AppliedRule("op", why.clause(t), 1, changes=[support])
     source = why.source
     moves = [case.move(holder_of(source))] if source is not None else []
-    return AppliedRule(f"op.{why.kind}", why.clause(t), 1, "", source, moves or [support])
+    kind = "op.memory" if why.kind == MEMORY else "op.unknown"
+    return AppliedRule(kind, why.clause(t), 1, "", source, moves or [support])
 
 
 # --- pass 1
