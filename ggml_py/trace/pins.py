@@ -22,7 +22,9 @@ _SLOTS = (
     "(--moe-cache-mib)"
 )
 NORMS_STAY = "a layer's norms stay on the layer's device"
-NORMS = f"{NORMS_STAY} if all layers are to be on GPUs (-ngl), or with fewer than {PIN_BELOW} tokens"
+NORMS = (
+    f"{NORMS_STAY} if all layers are to be on GPUs (-ngl), or with fewer than {PIN_BELOW} tokens"
+)
 UNKNOWN = "why is not known: no place of libllama is known to make it"
 SLOT_MAP = "moe_cache.slot_map-"  # the name of a layer's slot map begins with
 
