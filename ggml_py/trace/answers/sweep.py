@@ -15,8 +15,8 @@ from typing import Any, TypeAlias
 from .. import causes
 from ..names import counted, label, quoted, shape
 from ..planned import Planned, PlanTensor, format_bytes
-from ..units import format_times
 from ..refusals import OP, refused
+from ..units import format_times
 from .diff import Totals
 from .match import key_of, match_tensors
 from .what_if import batch_size
