@@ -153,13 +153,14 @@ static int32_t slot_backend(ggml_backend_sched_t sched, const ggml_tensor * t) {
     return id != GGML_HASHSET_FULL && ggml_bitset_get(sched->hash_set.used, id) ? sched->hv_tensor_backend_ids[id] : -1;
 }
 
+// Copies are asked first: upstream's debug print, of a program that is recorded, gives the copies that it meets a slot.
 static cause * find_cause(ggml_backend_sched_t sched, const ggml_tensor * t) {
-    const size_t id = ggml_hash_find(&sched->hash_set, t);
-    if (id != GGML_HASHSET_FULL && ggml_bitset_get(sched->hash_set.used, id)) {
-        return &traced(sched)->causes[id];
+    const auto copy = traced(sched)->copies.find(t);
+    if (copy != traced(sched)->copies.end()) {
+        return &copy->second;
     }
-    auto it = traced(sched)->copies.find(t);
-    return it == traced(sched)->copies.end() ? nullptr : &it->second;
+    const size_t id = ggml_hash_find(&sched->hash_set, t);
+    return id != GGML_HASHSET_FULL && ggml_bitset_get(sched->hash_set.used, id) ? &traced(sched)->causes[id] : nullptr;
 }
 
 GP_COLD static void set_cause(ggml_backend_sched_t sched, ggml_tensor * t, const char * fmt, int arg = 0) {

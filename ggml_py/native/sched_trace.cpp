@@ -35,6 +35,11 @@ static uint64_t slots_used(ggml_backend_sched_t sched) {
     return used;
 }
 
+static bool has_slot(ggml_backend_sched_t sched, const ggml_tensor * t) {
+    const size_t slot = ggml_hash_find(&sched->hash_set, t);
+    return slot != GGML_HASHSET_FULL && ggml_bitset_get(sched->hash_set.used, slot);
+}
+
 // Numbers the tensors of a planned graph and writes their records.
 struct reader {
     ggml_backend_sched_t sched = nullptr;
@@ -303,7 +308,8 @@ static gp_plan * read_plan(ggml_backend_sched_t sched) {
     plan->n_pins_elsewhere = (int32_t) std::count_if(tr->pins.begin(), tr->pins.end(),
         [&r](const std::pair<ggml_tensor * const, int32_t> & p) { return r->ids.count(p.first) == 0; });
     plan->hash_set_size = sched->hash_set.size;
-    plan->hash_set_used = slots_used(sched);
+    plan->hash_set_used = slots_used(sched) - std::count_if(tr->copies.begin(), tr->copies.end(),
+        [sched](const auto & copy) { return has_slot(sched, copy.first); }); // the debug print's
     plan->impl          = r.release();
     return plan;
 }

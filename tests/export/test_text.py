@@ -1,6 +1,7 @@
 """plan.text() is upstream's own debug print, line for line: captured from a pristine build."""
 
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 import graphs
 import pytest
 
+import ggml_py as ggml
 from ggml_py import enums, lib
 from ggml_py.export import to_text
 from ggml_py.models import load
@@ -101,6 +103,39 @@ def test_text_of_a_llama_equals_upstreams_print(n_tokens, flash_attn, model, ups
     printed = upstream_prints[f"{n_tokens} {flash_attn}"]
     assert lines_of(to_text.render(plan, causes=False)) == printed
     assert all(cause.strip() for cause in cause_column(plan.text()))
+
+
+@pytest.mark.needs(release="0.25.0")
+def test_text_of_each_slot_of_a_pipeline_is_the_print_with_its_causes(sims, monkeypatch, caplog):
+    """Upstream prints before pass 6, which makes an input the current one of its copies."""
+    monkeypatch.setenv("GGML_SCHED_DEBUG", "2")
+    caplog.set_level(logging.DEBUG, "ggml")
+    backends = [sims("gpu0").init(), sims("gpu1").init(), ggml.device("CPU").init()]
+    weights, ctx = [ggml.Context() for _ in backends], ggml.Context()
+    x = ctx.new_tensor("f32", 32, 4, name="x")
+    x.set_input()
+    y = x
+    for i, (backend, own) in enumerate(zip(backends, weights, strict=True)):
+        w = own.new_tensor("f32", 32, 32, name=f"w{i}")
+        own.alloc(backend, usage="weights")
+        y = ctx.add(ctx.mul_mat(w, y), x)  # every backend reads the input
+    graph = ctx.new_graph()
+    graph.build_forward_expand(y)
+    slots = []
+    with ggml.Scheduler(backends, parallel=True) as sched:
+        for _ in range(5):
+            caplog.clear()
+            plan = sched.alloc_graph(graph)
+            printed = [r.getMessage().rstrip() for r in caplog.records if r.name == "ggml"]
+            printed = [line for line in printed if line.startswith(("## SPLIT", "node #"))]
+            assert [line.rstrip() for line in lines_of(plan.text())] == printed
+            assert "x (   0K) [  CPU    1.inp]" in plan.text()  # where the CPU's node reads it
+            assert plan.node("x").cause.later.startswith("6.cpy") and plan.reference == plan
+            slots.append(plan.settings.cur_copy)
+            sched.reset()
+    assert slots == [0, 1, 2, 3, 0]
+    for handle in (ctx, *weights, *backends):
+        handle.close()
 
 
 @pytest.mark.needs("TensorFlag.COMPUTE")
