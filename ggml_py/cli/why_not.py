@@ -2,23 +2,38 @@
 
 from __future__ import annotations
 
+import logging
 import shlex
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..errors import AllocError, ModelError
 from ..trace.answers.why_not import ASKED
 from ..trace.promise import as_texts
 from .shared.options import ModelCommand, as_json, echo_json
-from .shared.source import get_plan, get_tensor, source_options
+from .shared.source import (
+    for_model,
+    get_plan,
+    get_tensor,
+    is_model,
+    opened,
+    shape_of,
+    source_options,
+)
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ..backends.device import Device
     from ..plan import Plan
     from ..sim.profile import Decision
+    from ..trace.answers.reasons import Flag
     from ..trace.answers.why_not import WhyNot
     from ..trace.planned import PlanTensor
+
+log = logging.getLogger("ggml_py")
 
 
 @click.command(
@@ -43,8 +58,9 @@ def command(
 
     The rule that kept it off comes first, then the rules that would also have kept it off. Each
     comes with the changes that help, and with the `ggml-py plan` options that show their full
-    effect. If BACKEND lacks the op, its device is asked for the smallest change to the node that
-    makes it supported.
+    effect. A change that is an option of llama.cpp may change the graph, too: a model is planned
+    with it, and for a saved plan it is marked "not checked". If BACKEND lacks the op, its device is
+    asked for the smallest change to the node that makes it supported.
 
     MODEL may also be a plan that `ggml-py plan MODEL -o FILE` saved ('-' is standard input). NODE
     is a name (also of a weight) or a node's number; if several have the name, the last is meant.
@@ -57,7 +73,7 @@ def command(
     plan = get_plan(model, **options)
     tensor = get_tensor(plan, node)
     device, not_asked = _device_to_ask(plan, tensor, backend, ask)
-    answer = plan.why_not(tensor, backend, device)
+    answer = _checked(plan.why_not(tensor, backend, device), model, options)
     if any(reason.id == "op.memory" for reason in answer.reasons):
         not_asked = "this op, with that source in its own memory" if ask else ""
     elif not any(reason.id in ASKED for reason in answer.reasons):
@@ -81,6 +97,41 @@ def command(
         click.echo("To see everything that a change affects, run ggml-py plan ... with")
     for texts in changes:
         click.echo(f"  {' '.join(f'--what-if {shlex.quote(text)}' for text in texts)}")
+
+
+def _checked(answer: WhyNot, model: str, options: dict[str, Any]) -> WhyNot:
+    """The answer with each of llama.cpp's options tried on the model. A saved plan has no model,
+    and --fit would choose other options again."""
+    if not is_model(model) or options["fit"] == "on":
+        return answer
+    made: dict[tuple[str, ...], Plan | str] = {}
+
+    def planned_with(flags: Sequence[Flag]) -> Plan | str:
+        key = tuple(flag.text for flag in flags)
+        if key not in made:
+            made[key] = _planned_with(model, flags, for_model(options))
+        return made[key]
+
+    return answer.checked(planned_with)
+
+
+def _planned_with(model: str, flags: Sequence[Flag], given: dict[str, Any]) -> Plan | str:
+    """The plan of the model's graph with more of llama.cpp's options, which go before those given;
+    a text if llama.cpp cannot load it so."""
+    options = dict(given)
+    for flag in flags:
+        options |= flag.options
+    first = [one for flag in flags for one in flag.options.get("overrides", ())]
+    options["overrides"] = (*first, *given["overrides"])
+    words = [word for flag in flags for word in flag.words]
+    log.disabled = True  # its warnings about the options were already shown
+    try:
+        with opened(model, words, **options) as loaded:
+            return loaded.plan(*shape_of(options))
+    except (AllocError, ModelError) as error:
+        return str(error)
+    finally:
+        log.disabled = False
 
 
 def _changes(answer: WhyNot) -> list[list[str]]:

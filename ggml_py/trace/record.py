@@ -276,6 +276,8 @@ class Capture:
         """The name of a backend's own buffer type, as llama.cpp's -ot takes it. The scheduler may
         allocate from another: for the CPU, from a GPU's host memory."""
         backend, names = self.backends[b], [buft.name for buft in self.bufts]
+        if backend.device_type == "CPU":
+            return "CPU"  # ggml_backend_cpu_buffer_type
         own = [name for name in (backend.device, backend.name) if name in names]
         return own[0] if own else names[backend.buft] if backend.buft >= 0 else backend.name
 

@@ -428,3 +428,30 @@ def test_the_other_cards_memory_is_the_reason(two):
     asked = ok("why-not", two, "ffn_up-2", "gpu0", "--ask", "sim:x,profile=cuda")
     assert "what it would support instead: this op, with that source in its own memory" in asked
     assert "supported as it is" not in asked and "not supported" not in asked
+# --- options of llama.cpp that why-not names
+
+
+@pytest.mark.parametrize(
+    "graphs", ["ours", pytest.param("libllama", marks=pytest.mark.thorough("programs"))]
+)
+def test_why_not_plans_a_model_with_the_options_that_it_names(folder, tmp_path, graphs):
+    """On one device of two that is what -ngl says, and not what moving the cache would do."""
+    two = ("-d", "sim:gpu0", "-d", "sim:gpu1", "-d", "CPU", "-ngl", 99, "--graphs", graphs)
+    said = ok("why-not", folder / "m.gguf", "cache_k_l0", "gpu1", *two)
+    assert "gpu1 memory (llama.cpp: -ngl all -kvo): it is on gpu0\n" in said
+    said = ok("why-not", folder / "m.gguf", "cache_k_l0", "CPU", *two)
+    assert "CPU memory (llama.cpp: -nkvo, for all layers): it moves to CPU\n" in said
+    run("plan", folder / "m.gguf", *two, "-o", tmp_path / "two.json")
+    said = ok("why-not", tmp_path / "two.json", "cache_k_l0", "gpu1")
+    assert "it moves to gpu1; not checked: with -ngl -kvo llama.cpp may build another graph" in said
+
+
+@pytest.mark.thorough("programs")
+@pytest.mark.parametrize("first", range(0, 24, 8))
+def test_options_that_why_not_names_are_followed_for_real(oracle, monkeypatch, first):
+    """benchmarks/followed.py, with an unmodified libllama."""
+    import followed_cases
+
+    monkeypatch.setattr(followed_cases, "_oracle", lambda: oracle)
+    outcomes = [followed_cases.check(seed) for seed in range(first, first + 8)]
+    assert outcomes.count("followed") >= 4

@@ -213,7 +213,7 @@ def _reasons(plan: Planned, texts: Texts) -> list[Any]:
         for b in range(node.placement.backend if node.is_computed else 0):
             found = first_reason(reference, reference.tensor(node.id), b)
             if found is not None:
-                changes = [texts.number(text) for text, _what_if in found.changes]
+                changes = [texts.number(text) for text, *_ in found.changes]
                 row = [b, texts.strings.number(found.id), texts.number(found.text), changes]
                 rows.append(row)
         told.append(rows)

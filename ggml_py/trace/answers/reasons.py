@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .. import causes
 from ..cause import pinned_by
@@ -20,7 +20,27 @@ if TYPE_CHECKING:
     from ..planned import Planned, PlanTensor
     from ..steps import Step
 
-Changes = list[tuple[str, dict[str, Any]]]
+
+class Flag(NamedTuple):
+    """Options of llama.cpp that make a change. They may also change the graph, so only a plan made
+    with them tells their effect."""
+
+    text: str  # "-nkvo, for all layers"
+    words: tuple[str, ...]  # of llama.cpp's command line
+    options: Mapping[str, Any]  # the same for the verbs that plan a model; `overrides` come first
+
+
+class Change(NamedTuple):
+    """What would stop a rule from applying: a sentence, the arguments for `Plan.what_if`, and the
+    options of llama.cpp that do it."""
+
+    text: str
+    what_if: dict[str, Any]
+    flag: Flag | None = None
+
+
+# A change without options may also be a plain pair.
+Changes = Sequence[Change | tuple[str, dict[str, Any]]]
 
 
 @dataclass(frozen=True)
@@ -33,8 +53,8 @@ class AppliedRule:
     pass_: int = 0
     sweep: str = ""
     witness: PlanTensor | None = None
-    changes: Changes = field(default_factory=list)
-    otherwise: Changes = field(default_factory=list)  # used if ggml would abort on the changes
+    changes: Changes = ()
+    otherwise: Changes = ()  # used if ggml would abort on the changes
 
 
 @dataclass(frozen=True)
@@ -79,30 +99,32 @@ class Case:
         backend = plan.backends[plan.capture.backend_index(placed.backend)]
         return bool(plan.capture.bufts[backend.buft].readers >> self.b & 1)
 
-    def move(self, t: PlanTensor) -> tuple[str, dict[str, Any]]:
+    def move(self, t: PlanTensor) -> Change:
         flag = flag_of(t, self.b)
-        return (
-            f"put {quoted(t)} into {self.backend} memory" + (f" ({flag})" if flag else ""),
+        return Change(
+            f"put {quoted(t)} into {self.backend} memory"
+            + (f" (llama.cpp: {flag.text})" if flag else ""),
             {"move_weights": {key(t): self.backend}},
+            flag,
         )
 
-    def place(self, t: PlanTensor) -> tuple[str, dict[str, Any]]:
+    def place(self, t: PlanTensor) -> Change:
         """The change that puts a node there: its memory is moved, or it is pinned."""
         if t.buft is not None and not self.reads(t):
             return self.move(holder_of(t))
         return self.pin(t)
 
-    def pin(self, t: PlanTensor) -> tuple[str, dict[str, Any]]:
-        return f"pin {quoted(t)} to {self.backend}", {"pins": {key(t): self.backend}}
+    def pin(self, t: PlanTensor) -> Change:
+        return Change(f"pin {quoted(t)} to {self.backend}", {"pins": {key(t): self.backend}})
 
-    def leave_out(self, name: str) -> Changes:
+    def leave_out(self, name: str) -> list[Change]:
         """The change that removes backend `name`; none if it is the last one."""
         if name == self.plan.backends[-1].name:
             return []
-        return [(f"leave {name} out of the scheduler", {"drop": [name]})]
+        return [Change(f"leave {name} out of the scheduler", {"drop": [name]})]
 
-    def refuse(self, name: str) -> Changes:
-        return [(f"make {name} refuse it", {"supports": {(name, self.t.id): False}})]
+    def refuse(self, name: str) -> list[Change]:
+        return [Change(f"make {name} refuse it", {"supports": {(name, self.t.id): False}})]
 
 
 def first_reason(plan: Planned, t: PlanTensor, b: int) -> AppliedRule | None:
@@ -198,15 +220,25 @@ def _offloaded(case: Case) -> AppliedRule:
         f"{case.at} has a higher priority and wants it although its weight {quoted(weight)} is in "
         f"{memory(weight)} (op offload)"
     )
-    wish = (f"make {case.at} not want it", {"offload": {(case.at, t.id): False}})
+    wish = Change(f"make {case.at} not want it", {"offload": {(case.at, t.id): False}})
     if case.reads(weight):
-        off = ("turn op offload off (op_offload=False)", {"op_offload": False})
+        off = _op_offload(False)
         return AppliedRule("offload.taken", taken, 1, "", weight, [off, wish])
     if not t.record.offload >> case.b & 1:
         return _unwanted(case, weight)
     text = f"{taken}; {case.backend} also wants it, but comes after {case.at}"
     changes = [wish, case.move(weight)]
     return AppliedRule("offload.first", text, 1, "", weight, changes)
+
+
+def _op_offload(on: bool) -> Change:
+    words = ("off", "--no-op-offload"), ("on", "--op-offload")
+    word, flag = words[on]
+    return Change(
+        f"turn op offload {word} (op_offload={on})",
+        {"op_offload": on},
+        Flag(flag, (flag,), {"op_offload": on}),
+    )
 
 
 def _weight(case: Case) -> AppliedRule:
@@ -225,7 +257,7 @@ def _weight(case: Case) -> AppliedRule:
         return AppliedRule("weight.memory", lies, 1, "", weight, [move])
     if not case.plan.settings.op_offload:
         text = f"{lies}, and op offload is off (op_offload=False)"
-        on = ("turn op offload on (op_offload=True)", {"op_offload": True})
+        on = _op_offload(True)
         return AppliedRule("offload.off", text, 1, "", weight, [on, move])
     if not reader_is_last:
         text = (
@@ -238,11 +270,13 @@ def _weight(case: Case) -> AppliedRule:
         )
     if not host:
         plain = case.plan.capture.own_memory(len(case.plan.backends) - 1)
-        flag = "; llama.cpp: -nr, for all weights" if is_of_file(weight.name) else ""
+        flag = _NO_REPACK if is_of_file(weight.name) else None
+        llama = f"; llama.cpp: {flag.text}" if flag else ""
         text = f"{lies}; op offload needs weights in host memory, and {memory(weight)} is not"
-        there = (
-            f"keep {quoted(weight)} in {plain} memory (not repacked{flag})",
+        there = Change(
+            f"keep {quoted(weight)} in {plain} memory (not repacked{llama})",
             {"move_weights": {key(weight): case.at}},
+            flag,
         )
         return AppliedRule("offload.host", text, 1, "", weight, [there, move])
     return _unwanted(case, weight)
@@ -267,7 +301,8 @@ def _unwanted(case: Case, weight: PlanTensor) -> AppliedRule:
         text += f"the batch is {rows} ({_WANTED})"
         larger = " (a batch of 32 or more, or another minimum)" if rows < 32 else ""
         bigger = f"make {case.backend} want it{larger}"
-    changes = [(bigger, {"offload": {(case.backend, t.id): True}}), case.move(weight)]
+    want = Change(bigger, {"offload": {(case.backend, t.id): True}})
+    changes = [want, case.move(weight)]
     return AppliedRule("offload.batch", text, 1, "", weight, changes)
 
 
@@ -393,18 +428,24 @@ def key(t: PlanTensor) -> str | int:
     return t.name if t.name and t.plan.n_named[t.name] == 1 else t.id
 
 
-def flag_of(t: PlanTensor, b: int) -> str:
-    """llama.cpp's option that puts a weight or a cache of a model into the memory of backend `b`;
-    "" for other tensors."""
+_NO_REPACK = Flag("-nr, for all weights", ("-nr",), {"repack": False})
+_CACHE_ON_CPU = Flag("-nkvo, for all layers", ("-nkvo",), {"offload_kqv": False})
+_CACHE_ON_GPUS = Flag(
+    "-ngl all -kvo", ("-ngl", "all", "-kvo"), {"n_gpu_layers": -1, "offload_kqv": True}
+)
+
+
+def flag_of(t: PlanTensor, b: int) -> Flag | None:
+    """llama.cpp's options that put a weight or a cache of a model into the memory of backend `b`;
+    None for other tensors."""
     capture = t.plan.capture
     if is_cache(t.name):
-        if b == len(capture.backends) - 1:
-            return "llama.cpp: -nkvo, for all layers"
-        return "llama.cpp: a larger -ngl, and no -nkvo"
+        return _CACHE_ON_CPU if b == len(capture.backends) - 1 else _CACHE_ON_GPUS
     if capture.is_weight(t.record) and is_of_file(t.name):
         anchor = "" if block_of(t.name) else "^"
-        return f"llama.cpp: -ot '{anchor}{re.escape(t.name)}={capture.own_memory(b)}'"
-    return ""
+        override = f"{anchor}{re.escape(t.name)}={capture.own_memory(b)}"
+        return Flag(f"-ot '{override}'", ("-ot", override), {"overrides": (override,)})
+    return None
 
 
 # By `causes.Code.rule`.

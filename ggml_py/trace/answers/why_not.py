@@ -3,7 +3,8 @@ and what helps."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -11,15 +12,17 @@ from ..names import label, quoted, signature
 from ..record import NODE
 from ..reference import reference_of
 from ..refusals import MEMORY, OP, refused
-from .reasons import AppliedRule, first_reason, key
+from .reasons import AppliedRule, Change, Flag, first_reason, key
 from .what_if import what_if
 
 if TYPE_CHECKING:
     from ..planned import Planned, PlanTensor
+    from .reasons import Changes
     from .variant import Nearest
 
 _MOST_REASONS = 8
 ASKED = ("op", "op.unknown")  # reasons about which a device can be asked
+_NUMBERED = re.compile(r"(node|leaf)_\d+.*")  # ggml's names of tensors that nobody named
 
 
 @dataclass(frozen=True)
@@ -29,12 +32,32 @@ class TriedChange:
     `text` describes the change. `what_if` are the arguments of `Plan.what_if` that try it, together
     with the changes that removed the reasons before it. `is_there` tells whether the tensor is then
     on the backend. `then` says so and what fails there, or gives the next reason.
+
+    `flag` are llama.cpp's options for the change, if it has any, and `before` those of the changes
+    that removed the reasons before it: None if one of them has none. Options may change the graph,
+    too: until `checked` (see `WhyNot.checked`), the effect is that on the same graph.
     """
 
     text: str
     what_if: Mapping[str, Any]
     is_there: bool
     then: str
+    flag: Flag | None = None
+    before: tuple[Flag, ...] | None = ()
+    is_checked: bool = False
+
+    @property
+    def flags(self) -> tuple[Flag, ...]:
+        """All options to give: none if the change, or one before it, is no option of llama.cpp."""
+        return () if self.flag is None or self.before is None else (*self.before, self.flag)
+
+    @property
+    def doubt(self) -> str:
+        """Why the effect of llama.cpp's options is not certain; "" if it is, or if it has none."""
+        if self.flag is None or self.is_checked:
+            return ""
+        with_ = " ".join(word for word in self.flag.words if word.startswith("-"))
+        return f"not checked: with {with_} llama.cpp may build another graph"
 
     @property
     def call(self) -> str:
@@ -45,7 +68,11 @@ class TriedChange:
         return f"<TriedChange {self.call}: {self.then}>"
 
     def __str__(self) -> str:
-        return f"{self.text}: {self.then}"
+        return self.said(self.then)
+
+    def said(self, then: str) -> str:
+        """The change and such an effect, in a line."""
+        return "; ".join(filter(None, (f"{self.text}: {then}", self.doubt)))
 
 
 @dataclass(frozen=True)
@@ -121,8 +148,21 @@ class WhyNot:
         """A reason that has a line of its own is only named."""
         for reason in self.reasons:
             if change.then == _stays(reason):
-                return f"{change.text}: it stays because of {reason.id}"
+                return change.said(f"it stays because of {reason.id}")
         return str(change)
+
+    def checked(self, planned_with: Callable[[Sequence[Flag]], Planned | str]) -> WhyNot:
+        """The same with the effect of each change that is an option of llama.cpp, from the plan
+        that `planned_with` makes with the options. It returns a text if there is none."""
+
+        def check(change: TriedChange) -> TriedChange:
+            if not change.flags:
+                return change
+            then, is_there = _effect(self.subject, self.backend, planned_with(change.flags))
+            return replace(change, then=then, is_there=is_there, is_checked=True)
+
+        reasons = (replace(r, changes=tuple(map(check, r.changes))) for r in self.reasons)
+        return replace(self, reasons=tuple(reasons))
 
     def to_dict(self) -> dict[str, Any]:
         """The answer as data that `json` can write."""
@@ -150,7 +190,14 @@ class WhyNot:
 
 
 def _change(c: TriedChange) -> dict[str, Any]:
-    return {"text": c.text, "what_if": c.call, "is_there": c.is_there, "then": c.then}
+    return {
+        "text": c.text,
+        "what_if": c.call,
+        "is_there": c.is_there,
+        "then": c.then,
+        "flags": [word for flag in c.flags for word in flag.words],
+        "is_checked": c.is_checked,
+    }
 
 
 def _ref(t: PlanTensor) -> dict[str, Any]:
@@ -190,6 +237,7 @@ def _reasons(plan: Planned, subject: PlanTensor, backend: str) -> Iterator[Reaso
     """The reason, then the next one once it is removed, and so on."""
     seen: set[str] = set()
     changed, made = plan, dict[str, Any]()
+    flags: tuple[Flag, ...] | None = ()
     found = _found(plan, subject.id, backend)
     while found is not None and len(seen) < _MOST_REASONS:
         witness = plan.tensor(found.witness.id) if found.witness else None
@@ -197,12 +245,15 @@ def _reasons(plan: Planned, subject: PlanTensor, backend: str) -> Iterator[Reaso
             changed, subject.id, backend, found.otherwise
         )
         best = next((c for c in changes if c.is_there), changes[0] if changes else None)
-        told = tuple(replace(c, what_if=_together(plan, made, c.what_if)) for c in changes)
+        told = tuple(
+            replace(c, what_if=_together(plan, made, c.what_if), before=flags) for c in changes
+        )
         yield Reason(found.id, found.text, found.pass_, found.sweep, witness, told)
         seen.add(found.text)
         if best is None or best.is_there:
             return
         changed, made = what_if(changed, **best.what_if), _together(plan, made, best.what_if)
+        flags = None if flags is None or best.flag is None else (*flags, best.flag)
         found = _found(changed, subject.id, backend)
         if found and found.text in seen:
             return
@@ -232,9 +283,7 @@ def _pinned(plan: Planned) -> Iterator[PlanTensor]:
     return (plan.tensor(t.id) for t in plan.tensors if t.pin >= 0)
 
 
-def _all_tried(
-    plan: Planned, id: int, backend: str, changes: list[tuple[str, dict[str, Any]]]
-) -> tuple[TriedChange, ...]:
+def _all_tried(plan: Planned, id: int, backend: str, changes: Changes) -> tuple[TriedChange, ...]:
     """The effects of the changes, without those that do not help."""
     now = _found(plan, id, backend)
     same = _stays(now) if now else "no change"
@@ -248,10 +297,10 @@ def _found(plan: Planned, id: int, backend: str) -> AppliedRule | None:
 
 
 def _tried(
-    plan: Planned, id: int, backend: str, change: tuple[str, dict[str, Any]]
+    plan: Planned, id: int, backend: str, change: Change | tuple[str, dict[str, Any]]
 ) -> TriedChange | None:
     """A change and its effect; None if ggml would abort."""
-    text, arguments = change
+    text, arguments, flag = Change(*change)
     try:
         changed = what_if(plan, **arguments)
     except ValueError:
@@ -262,7 +311,34 @@ def _tried(
         b = pinned.record.pin
         if b >= 0 > plan.tensors[pinned.id].pin:
             then += _cannot(pinned, b)  # sources in other memory are copied for a pinned node
-    return TriedChange(text, arguments, found is None, then)
+    return TriedChange(text, arguments, found is None, then, flag)
+
+
+def _effect(subject: PlanTensor, backend: str, after: Planned | str) -> tuple[str, bool]:
+    """What a plan with other options says of the subject, and whether it is on the backend."""
+    if isinstance(after, str):
+        return f"llama.cpp cannot: {after}", False
+    n, was = len(after.nodes), len(subject.plan.nodes)
+    graph = f"the graph then has {n} nodes instead of {was}" if n != was else ""
+    numbered = _NUMBERED.fullmatch(subject.name) is not None
+    if not subject.name or (numbered and graph):
+        return f"not known: {graph or 'it has no name to find it by'}", False
+    same, before = _alike(after, subject), _alike(subject.plan, subject)
+    if not same:
+        return f"{graph or 'the graph then is another'}, and has no {quoted(subject)}", False
+    if len(same) == len(before):
+        same = [same[[t.id for t in before].index(subject.id)]]
+    there = sorted({t.backend or "no backend" for t in same})
+    where = f"it moves to {backend}" if there == [backend] else f"it is on {' and '.join(there)}"
+    return "; ".join(filter(None, (where, graph))), there == [backend]
+
+
+def _alike(plan: Planned, subject: PlanTensor) -> list[PlanTensor]:
+    """The tensors of a plan with the subject's name and op."""
+    return [
+        plan.tensor(t.id) for t in plan.tensors
+        if t.name == subject.name and t.op == subject.op and t.kind == subject.record.kind
+    ]  # fmt: skip
 
 
 def _cannot(t: PlanTensor, b: int) -> str:

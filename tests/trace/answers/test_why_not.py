@@ -16,7 +16,7 @@ from worlds import World, plan
 import ggml_py as ggml
 from ggml_py.trace import reference
 from ggml_py.trace.answers import reasons
-from ggml_py.trace.answers.why_not import _together
+from ggml_py.trace.answers.why_not import _effect, _together
 from ggml_py.trace.record import (
     LEAF,
     NODE,
@@ -254,9 +254,9 @@ def test_the_last_backend_is_not_told_about_op_offload():
 
 
 def test_changes_of_two_reasons_are_made_together():
-    first, second = plan(replace(ON_CPU, n_tokens=8, pins={"n2": "CPU"})).why_not(
-        "n2", "gpu0"
-    ).reasons
+    first, second = (
+        plan(replace(ON_CPU, n_tokens=8, pins={"n2": "CPU"})).why_not("n2", "gpu0").reasons
+    )
     assert [c.what_if for c in first.changes] == [{"pins": {"n2": None}}]
     assert second.changes[0].what_if == {"pins": {"n2": None, "n1": "gpu0"}}
     reasons = one_node("gpu0", "gpu1", "CPU", readers=0b111).why_not("n0", "CPU").reasons
@@ -360,3 +360,82 @@ def test_a_live_device_tells_the_nearest_variant():
     assert answer.nearest.text == "MUL_MAT: b ne1 ≤ 16 (here 48)"
     assert "MUL_MAT 'n1' on gpu1: not supported, but would be with:" in str(answer)
     assert json.loads(json.dumps(answer.to_dict()))["nearest"]["supported"] is False
+
+
+# --- options of llama.cpp, which may change the graph
+
+
+def of_cache(plan):
+    """The answer about a model's cache, and its change."""
+    answer = plan.why_not("cache_k_l0", "CPU")
+    ((change,),) = (reason.changes for reason in answer.reasons)
+    return answer, change
+
+
+@pytest.fixture(scope="module")
+def with_cache():
+    """A plan that reads a cache on a GPU, and the same with twice the nodes."""
+
+    def make(n):
+        ctx, own = ggml.Context(), ggml.Context()
+        device = ggml.sim_device("gpu0")
+        gpu, cpu = device.init(), ggml.device("CPU").init()
+        x = own.new_tensor("f32", 8, 8, name="cache_k_l0")
+        buffer = own.alloc(gpu)
+        for _ in range(n):
+            x = ctx.sqr(x)
+        graph = ctx.new_graph()
+        graph.build_forward_expand(x)
+        with ggml.Scheduler([gpu, cpu]) as sched:
+            plan = sched.plan(graph)
+        for handle in (ctx, buffer, own, gpu, cpu, device):
+            handle.close()
+        return plan
+
+    return make(2), make(4)
+
+
+def test_an_option_that_was_not_planned_with_says_so(with_cache):
+    answer, change = of_cache(with_cache[0])
+    assert [flag.words for flag in change.flags] == [("-nkvo",)] and not change.is_checked
+    said = "it moves to CPU; not checked: with -nkvo llama.cpp may build another graph"
+    assert str(change).endswith(said) and said in str(answer)
+    told = answer.to_dict()["reasons"][0]["changes"][0]
+    assert told["flags"] == ["-nkvo"] and told["is_checked"] is False
+
+
+@pytest.mark.parametrize(
+    ("after", "then", "is_there"),
+    [
+        (lambda a, _b: a.what_if(move_weights={"cache_k_l0": "CPU"}), "it moves to CPU", True),
+        (lambda a, _b: a, "it is on gpu0", False),
+        (
+            lambda _a, b: b.what_if(move_weights={"cache_k_l0": "CPU"}),
+            "it moves to CPU; the graph then has 4 nodes instead of 2", True,
+        ),
+        (lambda *_: "no room", "llama.cpp cannot: no room", False),
+    ],
+)  # fmt: skip
+def test_the_effect_of_an_option_is_that_of_the_plan_made_with_it(
+    with_cache, after, then, is_there
+):
+    asked = []
+
+    def planned_with(flags):
+        asked.append([flag.options for flag in flags])
+        return after(*with_cache)
+
+    answer = of_cache(with_cache[0])[0].checked(planned_with)
+    (change,) = answer.reasons[0].changes
+    assert asked == [[{"offload_kqv": False}]]
+    assert (change.then, change.is_there, change.is_checked) == (then, is_there, True)
+    assert "not checked" not in str(answer)
+
+
+def test_a_node_without_a_name_is_not_looked_for_in_another_graph(with_cache):
+    """ggml calls the second node of each "node_1"."""
+    plan, other = with_cache
+    assert plan.node(1).name == other.node(1).name == "node_1"
+    then = "not known: the graph then has 4 nodes instead of 2"
+    assert _effect(plan.node(1), "CPU", other) == (then, False)
+    assert _effect(plan.node(1), "gpu0", plan) == ("it moves to gpu0", True)
