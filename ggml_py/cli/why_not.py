@@ -126,7 +126,7 @@ def _planned_with(model: str, flags: Sequence[Flag], given: dict[str, Any]) -> P
     words = [word for flag in flags for word in flag.words]
     log.disabled = True  # its warnings about the options were already shown
     try:
-        with opened(model, words, **options) as loaded:
+        with opened(model, words, quiet=True, **options) as loaded:
             return loaded.plan(*shape_of(options))
     except (AllocError, ModelError) as error:
         return str(error)

@@ -452,6 +452,6 @@ def test_options_that_why_not_names_are_followed_for_real(oracle, monkeypatch, f
     """benchmarks/followed.py, with an unmodified libllama."""
     import followed_cases
 
-    monkeypatch.setattr(followed_cases, "_oracle", lambda: oracle)
+    monkeypatch.setattr(followed_cases, "oracle", lambda: oracle)
     outcomes = [followed_cases.check(seed) for seed in range(first, first + 8)]
     assert outcomes.count("followed") >= 4

@@ -109,3 +109,14 @@ def test_a_pipeline_that_does_not_fit_is_planned_again_without(
     plans = [one.plan for one in found]
     assert compared(plans, prints(log)) == []
     assert {plan.settings.n_copies for plan in plans} == {1, 4}
+
+
+@pytest.mark.parametrize("first", range(0, 24, 6))
+def test_plans_of_random_set_ups_are_upstreams_own_print(oracle, monkeypatch, first):
+    """A sample of benchmarks/causes.py: recorded and planned, on one to three devices."""
+    import cause_cases
+    import followed_cases
+
+    monkeypatch.setattr(followed_cases, "oracle", lambda: oracle)
+    outcomes = [cause_cases.check(seed) for seed in range(first, first + 6)]
+    assert outcomes.count("refused") < 4

@@ -41,28 +41,28 @@ class Differs(Exception):
 
 
 @functools.cache
-def _oracle() -> Oracle:
+def oracle() -> Oracle:
     command = [sys.executable, REPO / "build_ggml.py", "--reference"]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     return Oracle(Path(done.stdout.splitlines()[-1]) / "bin")
 
 
 @functools.cache
-def _folder() -> tempfile.TemporaryDirectory[str]:
+def folder() -> tempfile.TemporaryDirectory[str]:
     return tempfile.TemporaryDirectory()
 
 
 @functools.cache
-def _models() -> tuple[Path, ...]:
-    folder = _folder().name
-    _oracle().run("test-llama-archs", "-s", 42, "-o", folder)
-    return tuple(sorted(Path(folder).glob("*.gguf")))
+def models() -> tuple[Path, ...]:
+    made = folder().name
+    oracle().run("test-llama-archs", "-s", 42, "-o", made)
+    return tuple(sorted(Path(made).glob("*.gguf")))
 
 
 def check(seed: int) -> str:
     """Runs the case and returns its outcome. Raises `Differs`."""
     draw = random.Random(seed)
-    path, set_up = draw.choice(_models()), {"n_gpu_layers": 99, **draw.choice(SET_UPS)}
+    path, set_up = draw.choice(models()), {"n_gpu_layers": 99, **draw.choice(SET_UPS)}
     cards = [draw.choice(CARDS) for _ in range(draw.choice((1, 1, 2)))]
     n_tokens = draw.choice((1, 40))
     names = [f"sim:gpu{i}" + (f",profile={card}" if card else "") for i, card in enumerate(cards)]
@@ -103,7 +103,7 @@ class _World:
     def real(self, options: dict[str, Any]) -> str | None:
         """What an unmodified libllama prints; None if it ends."""
         try:
-            theirs = Theirs(_oracle(), self.path, (self.n_tokens,), sims=self.text, **options)
+            theirs = Theirs(oracle(), self.path, (self.n_tokens,), sims=self.text, **options)
         except AssertionError:  # of the program, with all that it printed
             return None
         return theirs.plans[self.n_tokens]

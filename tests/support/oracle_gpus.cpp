@@ -2,13 +2,14 @@
 // and that computes with the CPU's. Nothing of ggml_py is in it.
 //
 //   ORACLE_GPUS   devices with ";" between them, each its name and settings with "," between them
-//   settings      memory=BYTES; min_batch=N: rows of an op that it wants although its weight is in host memory;
+//   settings      memory=BYTES; max_size=BYTES: of a buffer; min_batch=N: rows of an op that it wants although its weight is in host memory;
 //                 lacks=OP: an op that it does not support, may be repeated; sync: no queue and no events;
 //                 unified: its buffers are host memory, and it reads the CPU's; host_buffer: it has a type for those;
 //                 peers: it reads the memory of the others
 #include "ggml-backend-impl.h"
 #include "ggml-backend.h"
 
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <map>
@@ -23,6 +24,7 @@ struct gpu {
     std::string           name;
     size_t                memory = (size_t) 8 << 30;
     size_t                used = 0;
+    size_t                max_size = SIZE_MAX;
     int64_t               min_batch = 32;
     std::set<std::string> lacks;
     bool                  sync = false, unified = false, host_buffer = false, peers = false;
@@ -83,6 +85,7 @@ ggml_backend_buffer_type type_of(gpu * self, bool host) {
                                  : [](ggml_backend_buffer_type_t b) { return ((gpu *) b->context)->name.c_str(); };
     t.iface.alloc_buffer  = allocated;
     t.iface.get_alignment = [](ggml_backend_buffer_type_t) { return (size_t) 64; };
+    t.iface.get_max_size  = [](ggml_backend_buffer_type_t b) { return ((gpu *) b->context)->max_size; };
     t.iface.is_host       = host || self->unified ? [](ggml_backend_buffer_type_t) { return true; }
                                                   : [](ggml_backend_buffer_type_t) { return false; };
     return t;
@@ -165,6 +168,8 @@ void add(const std::string & text) {
             { "sync", &self->sync }, { "unified", &self->unified }, { "host_buffer", &self->host_buffer }, { "peers", &self->peers } };
         if (key == "memory") {
             self->memory = strtoull(value.c_str(), nullptr, 10);
+        } else if (key == "max_size") {
+            self->max_size = strtoull(value.c_str(), nullptr, 10);
         } else if (key == "min_batch") {
             self->min_batch = atoll(value.c_str());
         } else if (key == "lacks") {
