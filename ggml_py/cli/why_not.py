@@ -100,8 +100,8 @@ def command(
 
 
 def _checked(answer: WhyNot, model: str, options: dict[str, Any]) -> WhyNot:
-    """The answer with each of llama.cpp's options tried on the model. A saved plan has no model,
-    and --fit would choose other options again."""
+    """The answer after planning the model with each of llama.cpp's options. A saved plan has no
+    model, and --fit would choose other options again."""
     if not is_model(model) or options["fit"] == "on":
         return answer
     made: dict[tuple[str, ...], Plan | str] = {}

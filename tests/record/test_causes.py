@@ -1,4 +1,4 @@
-"""Recorded plans of pipelines, and upstream's own print of them with its own causes."""
+"""Recorded plans of pipelines are upstream's own print, causes included."""
 
 import os
 import subprocess

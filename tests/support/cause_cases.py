@@ -1,8 +1,8 @@
 """Random set-ups of llama.cpp, whose plans must be upstream's own print, causes included.
 
-`benchmarks/causes.py` runs them. In every second case an unmodified llama-bench is recorded on GPUs
-that are not ours (oracle_gpus.cpp); in the others `ggml-py` plans the model on simulated devices.
-The print is that of an unmodified program with upstream's own cause column (cause_oracle.py).
+`benchmarks/causes.py` runs them. Odd cases record an unmodified llama-bench on the GPUs of
+oracle_gpus.cpp. Even cases plan the model on simulated devices. An unmodified program prints
+the expected plan, with upstream's own cause column (cause_oracle.py).
 """
 
 from __future__ import annotations

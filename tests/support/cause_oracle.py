@@ -39,7 +39,7 @@ def prints(log: str) -> list[tuple[str, ...]]:
 
 @dataclass(frozen=True)
 class CauseOracle:
-    """What is preloaded, and what GGML_BACKEND_PATH names."""
+    """The library to preload, and the one for GGML_BACKEND_PATH."""
 
     causes: Path
     gpus: Path
@@ -68,7 +68,7 @@ class CauseOracle:
         return {"GGML_BACKEND_PATH": str(self.gpus), "ORACLE_GPUS": ";".join(gpus)}
 
     def log(self, command: Sequence[object], devices: dict[str, str]) -> str:
-        """What the program prints on standard error, with every plan and its causes."""
+        """The program's standard error, with every plan and its causes."""
         env = {**os.environ, **devices, "GGML_SCHED_DEBUG": "2", "LD_PRELOAD": str(self.causes)}
         done = subprocess.run(
             [*map(str, command)], env=env, capture_output=True, text=True, errors="replace",
@@ -79,8 +79,8 @@ class CauseOracle:
 
 
 def compared(plans: Sequence[Plan], printed: Sequence[tuple[str, ...]]) -> list[str]:
-    """How plans differ from what upstream printed: nothing if each plan was printed, each print is
-    a plan, and the reference gives the same plan."""
+    """Differences between plans and upstream's prints: plans without a print, prints without a
+    plan, and plans that the reference makes otherwise."""
     ours = {lines_of(plan.text()): plan for plan in plans}
     theirs = set(printed)
     said = [

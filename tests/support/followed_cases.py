@@ -101,7 +101,7 @@ class _World:
             return str(error)
 
     def real(self, options: dict[str, Any]) -> str | None:
-        """What an unmodified libllama prints; None if it ends."""
+        """The plan that an unmodified libllama prints; None if it ends."""
         try:
             theirs = Theirs(oracle(), self.path, (self.n_tokens,), sims=self.text, **options)
         except AssertionError:  # of the program, with all that it printed

@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 
 
 class Flag(NamedTuple):
-    """Options of llama.cpp that make a change. They may also change the graph, so only a plan made
-    with them tells their effect."""
+    """Options of llama.cpp that make a change. They may change the graph, too: only another plan
+    shows their effect."""
 
     text: str  # "-nkvo, for all layers"
     words: tuple[str, ...]  # of llama.cpp's command line
     options: Mapping[str, Any]  # the same for the verbs that plan a model; `overrides` come first
 
 
-class Change(NamedTuple):
+class RuleChange(NamedTuple):
     """What would stop a rule from applying: a sentence, the arguments for `Plan.what_if`, and the
     options of llama.cpp that do it."""
 
@@ -40,7 +40,7 @@ class Change(NamedTuple):
 
 
 # A change without options may also be a plain pair.
-Changes = Sequence[Change | tuple[str, dict[str, Any]]]
+Changes = Sequence[RuleChange | tuple[str, dict[str, Any]]]
 
 
 @dataclass(frozen=True)
@@ -99,32 +99,32 @@ class Case:
         backend = plan.backends[plan.capture.backend_index(placed.backend)]
         return bool(plan.capture.bufts[backend.buft].readers >> self.b & 1)
 
-    def move(self, t: PlanTensor) -> Change:
+    def move(self, t: PlanTensor) -> RuleChange:
         flag = flag_of(t, self.b)
-        return Change(
+        return RuleChange(
             f"put {quoted(t)} into {self.backend} memory"
             + (f" (llama.cpp: {flag.text})" if flag else ""),
             {"move_weights": {key(t): self.backend}},
             flag,
         )
 
-    def place(self, t: PlanTensor) -> Change:
+    def place(self, t: PlanTensor) -> RuleChange:
         """The change that puts a node there: its memory is moved, or it is pinned."""
         if t.buft is not None and not self.reads(t):
             return self.move(holder_of(t))
         return self.pin(t)
 
-    def pin(self, t: PlanTensor) -> Change:
-        return Change(f"pin {quoted(t)} to {self.backend}", {"pins": {key(t): self.backend}})
+    def pin(self, t: PlanTensor) -> RuleChange:
+        return RuleChange(f"pin {quoted(t)} to {self.backend}", {"pins": {key(t): self.backend}})
 
-    def leave_out(self, name: str) -> list[Change]:
+    def leave_out(self, name: str) -> list[RuleChange]:
         """The change that removes backend `name`; none if it is the last one."""
         if name == self.plan.backends[-1].name:
             return []
-        return [Change(f"leave {name} out of the scheduler", {"drop": [name]})]
+        return [RuleChange(f"leave {name} out of the scheduler", {"drop": [name]})]
 
-    def refuse(self, name: str) -> list[Change]:
-        return [Change(f"make {name} refuse it", {"supports": {(name, self.t.id): False}})]
+    def refuse(self, name: str) -> list[RuleChange]:
+        return [RuleChange(f"make {name} refuse it", {"supports": {(name, self.t.id): False}})]
 
 
 def first_reason(plan: Planned, t: PlanTensor, b: int) -> AppliedRule | None:
@@ -220,7 +220,7 @@ def _offloaded(case: Case) -> AppliedRule:
         f"{case.at} has a higher priority and wants it although its weight {quoted(weight)} is in "
         f"{memory(weight)} (op offload)"
     )
-    wish = Change(f"make {case.at} not want it", {"offload": {(case.at, t.id): False}})
+    wish = RuleChange(f"make {case.at} not want it", {"offload": {(case.at, t.id): False}})
     if case.reads(weight):
         off = _op_offload(False)
         return AppliedRule("offload.taken", taken, 1, "", weight, [off, wish])
@@ -231,10 +231,10 @@ def _offloaded(case: Case) -> AppliedRule:
     return AppliedRule("offload.first", text, 1, "", weight, changes)
 
 
-def _op_offload(on: bool) -> Change:
+def _op_offload(on: bool) -> RuleChange:
     words = ("off", "--no-op-offload"), ("on", "--op-offload")
     word, flag = words[on]
-    return Change(
+    return RuleChange(
         f"turn op offload {word} (op_offload={on})",
         {"op_offload": on},
         Flag(flag, (flag,), {"op_offload": on}),
@@ -273,7 +273,7 @@ def _weight(case: Case) -> AppliedRule:
         flag = _NO_REPACK if is_of_file(weight.name) else None
         llama = f"; llama.cpp: {flag.text}" if flag else ""
         text = f"{lies}; op offload needs weights in host memory, and {memory(weight)} is not"
-        there = Change(
+        there = RuleChange(
             f"keep {quoted(weight)} in {plain} memory (not repacked{llama})",
             {"move_weights": {key(weight): case.at}},
             flag,
@@ -301,7 +301,7 @@ def _unwanted(case: Case, weight: PlanTensor) -> AppliedRule:
         text += f"the batch is {rows} ({_WANTED})"
         larger = " (a batch of 32 or more, or another minimum)" if rows < 32 else ""
         bigger = f"make {case.backend} want it{larger}"
-    want = Change(bigger, {"offload": {(case.backend, t.id): True}})
+    want = RuleChange(bigger, {"offload": {(case.backend, t.id): True}})
     changes = [want, case.move(weight)]
     return AppliedRule("offload.batch", text, 1, "", weight, changes)
 

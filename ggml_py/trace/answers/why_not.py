@@ -12,7 +12,7 @@ from ..names import label, quoted, signature
 from ..record import NODE
 from ..reference import reference_of
 from ..refusals import MEMORY, OP, refused
-from .reasons import AppliedRule, Change, Flag, first_reason, key
+from .reasons import AppliedRule, Flag, RuleChange, first_reason, key
 from .what_if import what_if
 
 if TYPE_CHECKING:
@@ -33,9 +33,9 @@ class TriedChange:
     with the changes that removed the reasons before it. `is_there` tells whether the tensor is then
     on the backend. `then` says so and what fails there, or gives the next reason.
 
-    `flag` are llama.cpp's options for the change, if it has any, and `before` those of the changes
-    that removed the reasons before it: None if one of them has none. Options may change the graph,
-    too: until `checked` (see `WhyNot.checked`), the effect is that on the same graph.
+    `flag` has llama.cpp's options for the change. `before` has the options of the changes that
+    removed earlier reasons; None if a change among them has no option. Options may change the
+    graph, too. Until `WhyNot.checked`, the effect is the one on the same graph.
     """
 
     text: str
@@ -152,8 +152,8 @@ class WhyNot:
         return str(change)
 
     def checked(self, planned_with: Callable[[Sequence[Flag]], Planned | str]) -> WhyNot:
-        """The same with the effect of each change that is an option of llama.cpp, from the plan
-        that `planned_with` makes with the options. It returns a text if there is none."""
+        """The answer, where the effect of llama.cpp's options comes from the plan that
+        `planned_with` makes with them. It returns the error's text if no plan can be made."""
 
         def check(change: TriedChange) -> TriedChange:
             if not change.flags:
@@ -297,10 +297,10 @@ def _found(plan: Planned, id: int, backend: str) -> AppliedRule | None:
 
 
 def _tried(
-    plan: Planned, id: int, backend: str, change: Change | tuple[str, dict[str, Any]]
+    plan: Planned, id: int, backend: str, change: RuleChange | tuple[str, dict[str, Any]]
 ) -> TriedChange | None:
     """A change and its effect; None if ggml would abort."""
-    text, arguments, flag = Change(*change)
+    text, arguments, flag = RuleChange(*change)
     try:
         changed = what_if(plan, **arguments)
     except ValueError:
