@@ -58,9 +58,9 @@ def command(
 
     The rule that kept it off comes first, then the rules that would also have kept it off. Each
     comes with the changes that help, and with the `ggml-py plan` options that show their full
-    effect. A change that is an option of llama.cpp may change the graph, too: a model is planned
-    with it, and for a saved plan it is marked "not checked". If BACKEND lacks the op, its device is
-    asked for the smallest change to the node that makes it supported.
+    effect. Options of llama.cpp may change the graph, too. A model is planned with them; for a
+    saved plan they are marked "not checked". If BACKEND lacks the op, its device is asked for the
+    smallest change to the node that makes it supported.
 
     MODEL may also be a plan that `ggml-py plan MODEL -o FILE` saved ('-' is standard input). NODE
     is a name (also of a weight) or a node's number; if several have the name, the last is meant.

@@ -435,7 +435,7 @@ def test_the_other_cards_memory_is_the_reason(two):
     "graphs", ["ours", pytest.param("libllama", marks=pytest.mark.thorough("programs"))]
 )
 def test_why_not_plans_a_model_with_the_options_that_it_names(folder, tmp_path, graphs):
-    """On one device of two that is what -ngl says, and not what moving the cache would do."""
+    """-ngl decides on which of two devices a cache is."""
     two = ("-d", "sim:gpu0", "-d", "sim:gpu1", "-d", "CPU", "-ngl", 99, "--graphs", graphs)
     said = ok("why-not", folder / "m.gguf", "cache_k_l0", "gpu1", *two)
     assert "gpu1 memory (llama.cpp: -ngl all -kvo): it is on gpu0\n" in said

@@ -1,9 +1,9 @@
 """Options of llama.cpp that `why-not` names, followed for real. `benchmarks/followed.py` runs them.
 
 A case is one of upstream's small models, one of its programs' set-ups on simulated devices, and
-nodes that are asked why they are not on another backend. Each change that is an option is planned
-with it (`WhyNot.checked`), and then an unmodified libllama evaluates the graph with the option, on
-the same devices: the whole plan must be that one, and the node where the answer says it is.
+nodes that are asked why they are not on another backend. Options of llama.cpp in the answer are
+checked (`WhyNot.checked`). Then an unmodified libllama evaluates the graph with the option, on the
+same devices. It must print the checked plan, and the node must be where the answer says.
 """
 
 from __future__ import annotations

@@ -1,11 +1,16 @@
 // GPUs for an unmodified program, independent of our simulated devices: a backend that ggml loads from GGML_BACKEND_PATH
 // and that computes with the CPU's. Nothing of ggml_py is in it.
 //
-//   ORACLE_GPUS   devices with ";" between them, each its name and settings with "," between them
-//   settings      memory=BYTES; max_size=BYTES: of a buffer; min_batch=N: rows of an op that it wants although its weight is in host memory;
-//                 lacks=OP: an op that it does not support, may be repeated; sync: no queue and no events;
-//                 unified: its buffers are host memory, and it reads the CPU's; host_buffer: it has a type for those;
-//                 peers: it reads the memory of the others
+//   ORACLE_GPUS   devices with ";" between them. Each is a name and settings, with "," between them:
+//
+//   memory=BYTES     of the device
+//   max_size=BYTES   of a buffer
+//   min_batch=N      The device wants an op with this many rows although the weight is in host memory.
+//   lacks=OP         The device does not support this op. May be repeated.
+//   sync             no queue and no events
+//   unified          Buffers are host memory, and the device reads the CPU's.
+//   host_buffer      The device has a type of host buffers.
+//   peers            The device reads the memory of the others.
 #include "ggml-backend-impl.h"
 #include "ggml-backend.h"
 

@@ -31,8 +31,8 @@ class Flag(NamedTuple):
 
 
 class RuleChange(NamedTuple):
-    """What would stop a rule from applying: a sentence, the arguments for `Plan.what_if`, and the
-    options of llama.cpp that do it."""
+    """A change after which a rule does not apply: a sentence, the arguments for `Plan.what_if`,
+    and llama.cpp's options."""
 
     text: str
     what_if: dict[str, Any]

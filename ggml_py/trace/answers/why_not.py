@@ -315,7 +315,7 @@ def _tried(
 
 
 def _effect(subject: PlanTensor, backend: str, after: Planned | str) -> tuple[str, bool]:
-    """What a plan with other options says of the subject, and whether it is on the backend."""
+    """The subject's place in a plan with other options, and whether that is the backend."""
     if isinstance(after, str):
         return f"llama.cpp cannot: {after}", False
     n, was = len(after.nodes), len(subject.plan.nodes)
