@@ -282,7 +282,8 @@ def _tuples(value: Any) -> Any:
 def schema() -> dict[str, Any]:
     """The JSON Schema of the files that `write` makes."""
     records = (
-        *_TABLES.values(), Settings, DeviceShare, MemoryRow, Promise, PrintRecord, Choice, ExpertCache,
+        *_TABLES.values(), Settings, DeviceShare, MemoryRow, Promise, PrintRecord, Choice,
+        ExpertCache,
     )  # fmt: skip
     definitions = {r.__name__: object_of(r) for r in records}
     definitions["Promise"]["properties"] |= {

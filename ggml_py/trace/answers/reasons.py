@@ -177,7 +177,8 @@ def _unsupported(case: Case) -> AppliedRule | None:
         return None
     why = refused(t, case.b)
     assert why is not None
-    support = (f"make {case.backend} support it", {"supports": {(case.backend, t.id): True}})
+    change = {"supports": {(case.backend, t.id): True}}
+    support = RuleChange(f"make {case.backend} support it", change)
     if why.kind == OP:
         return AppliedRule("op", why.clause(t), 1, changes=[support])
     source = why.source
