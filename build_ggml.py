@@ -32,7 +32,17 @@ if str(Path(__file__).resolve().parent) not in sys.path:
     sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from vendor import cache as caches
-from vendor import card_backends, cards, cuda, fetch, processor, profiles, releases, toolchain
+from vendor import (
+    card_backends,
+    cards,
+    checkout,
+    cuda,
+    fetch,
+    processor,
+    profiles,
+    releases,
+    toolchain,
+)
 from vendor.compile import Tree
 from vendor.identity import (
     NATIVE,
@@ -44,6 +54,7 @@ from vendor.identity import (
     key_of,
     label_of,
     made_of,
+    tree_of,
     upstream_of,
     uses_openblas,
 )
@@ -52,6 +63,7 @@ from vendor.report import FULL, BuildError, say, step, writing
 LIB = NATIVE / "lib"
 PROOF = "build.json"        # written last: a folder that has it is complete
 INSTRUMENTED = "instrumented"       # folder of the build tree
+SOURCE = "source"                   # the same, with the copy of a checkout
 GENERATOR_NEEDS = ("cffi>=1.16", "pycparser")
 
 
@@ -126,13 +138,16 @@ def _build(
     blas = openblas_dir(options.cache) if uses_openblas(options) else None
     config = configuration(options, upstream)
     tree = Tree(
-        options.cache / "trees" / f"{label_of(options, upstream)}-{config[:12]}",
+        options.cache / "trees" / tree_of(options, upstream),
         options.cache / "logs" / f"{final.name}.log", tools, lock)
+    if upstream.folder:
+        ggml = checkout.copied(upstream.folder, tree.folder / SOURCE)
+        tree.shown = {str(ggml): str(upstream.folder)}
     copies = [] if options.pristine else _instrumented(ggml, tree)
     generated = _generate(ggml, tree)
     own_flags = dict(options.defines).get("CMAKE_CXX_FLAGS")
     compiler = cards.command(tools.cxx, tools.launcher, own_flags, options.sanitize)
-    cut = cards.cached(ggml, upstream.sha256, NATIVE, options.cache, compiler, options.cards)
+    cut = cards.cached(ggml, NATIVE, options.cache, compiler, options.cards)
     flags = {
         "GGML_PY_GGML_DIR": str(ggml),
         "GGML_PY_INSTRUMENTED": str(tree.folder / INSTRUMENTED),
@@ -143,16 +158,15 @@ def _build(
         "GGML_PY_OPENBLAS": str(blas or ""),
         **cmake_flags(options),
     }
-    if upstream.release:
-        # Upstream asks git for its commit and, outside a repository, calls itself "dirty".
-        flags["GIT_EXE"] = ""
+    # Upstream asks git for its commit and, outside a repository, calls itself "dirty".
+    flags["GIT_EXE"] = ""
     tree.configure(NATIVE, flags, options.n_jobs)
     tree.compile((), options.n_jobs)
     with caches.staged(final) as stage:
         tree.install(stage)
         for name in ("enums.py", "ops.py", "bindings.json"):
             shutil.copy2(generated / name, stage / name)
-        _licences(ggml, blas, stage / "licenses")
+        _licences(upstream.ggml_dir(options), blas, stage / "licenses")
         if tables:
             profiles.write(tables, stage / profiles.FILE)
         proof = _proof(options, upstream, final.name, config)
@@ -263,6 +277,7 @@ def _proof(options: Options, upstream: Upstream, key: str, config: str) -> dict[
         "ggml_version": upstream.ggml,
         "llama_build": release.build if release else None,
         "source_sha256": upstream.sha256,
+        "checkout": str(upstream.folder) if upstream.folder else None,
         "configuration": config,
         "instrumentation": instrumentation_hash(options),
         "made_of": {name: fetch.sha256_of(path) for name, path in made_of(options).items()},
@@ -277,16 +292,25 @@ def _proof(options: Options, upstream: Upstream, key: str, config: str) -> dict[
 
 
 def _prune(final: Path, keep: int) -> None:
-    """Remove builds beside `final` that differ from it only in our own code, except the `keep` most
-    recently used ones: a build that is being copied is among these."""
+    """Remove builds beside `final` that differ from it only in our own code, or in what is in their
+    checkout, except the `keep` most recently used ones: a build that is being copied is among
+    these."""
     ours = read_proof(final) or {}
     older = []
     for other in final.parent.iterdir():
         proof = read_proof(other) if other.is_dir() and other != final else None
-        if proof and proof.get("configuration") == ours["configuration"]:
+        if proof and _is_older(proof, ours):
             older.append(((other / PROOF).stat().st_mtime_ns, other))
     for _, other in sorted(older, reverse=True)[keep:]:
         shutil.rmtree(other, ignore_errors=True)
+
+
+def _is_older(proof: dict[str, Any], ours: dict[str, Any]) -> bool:
+    """Whether it is a build of the same, by code or of a checkout that has changed since."""
+    same = [(one.get("checkout"), one.get("label"), one.get("cmake")) for one in (proof, ours)]
+    return proof.get("configuration") == ours["configuration"] or (
+        bool(same[0][0]) and same[0] == same[1]
+    )
 
 
 def place(built: Path, lib: Path = LIB) -> Path:

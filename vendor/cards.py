@@ -24,6 +24,7 @@ from pathlib import Path
 from vendor import cache as caches
 from vendor import cpp_source, cut
 from vendor.card_backends import BACKENDS, ENDS, Backend
+from vendor.comments import without_comments
 from vendor.report import BuildError, OutsideError, check_outside, step
 
 MAKERS = ("cut.py", "cpp_source.py", "cards.py", "card_backends.py")
@@ -36,8 +37,9 @@ FLAGS = (
     "-fno-sanitize-recover=integer-divide-by-zero",
 )  # fmt: skip
 _ERROR = re.compile(r"\S+:\d+:\d+: (?:fatal )?error: ")
-_WHY = "why.json"  # the reason for each backend that is left out; written last
-_KEPT = 8  # releases and versions of our code
+_WHY = "why.json"  # the reason why the backend is left out, or ""; written last
+_KEPT = 8 * len(BACKENDS)  # releases and versions of our code
+_NOT_READ = (".comp", ".glsl", ".cl", ".metal", ".wgsl", ".py", ".txt", ".md")  # nothing includes
 
 
 @dataclass(frozen=True)
@@ -77,36 +79,72 @@ def generate(
 
 
 def cached(
-    ggml: Path, sha256: str, native: Path, cache: Path, compiler: Sequence[str],
+    ggml: Path, native: Path, cache: Path, compiler: Sequence[str],
     names: Sequence[str] = tuple(BACKENDS),
 ) -> list[Cut]:  # fmt: skip
-    """As `generate`, into the cache folder `cache`, where all builds of a release share the files.
+    """As `generate`, into the cache folder `cache`, where all builds share the files: a backend is
+    cut again if something that it is made of has changed.
 
-    `sha256` is the hash of the release's source. Call it with the cache's lock held.
+    Call it with the cache's lock held.
     """
-    final = cache / FOLDER / key_of(sha256, native, compiler, names)
-    if not (final / _WHY).is_file():
-        with caches.staged(final) as stage:
-            made = generate(ggml, native, stage, compiler, names)
-            (stage / _WHY).write_text(json.dumps({one.backend: one.why for one in made}))
-        _remove_old(final.parent)
-    os.utime(final)
-    reasons = json.loads((final / _WHY).read_text())
-    return [Cut(name, None if why else final / f"{name}.o", why) for name, why in reasons.items()]
+    common = _common(ggml, native, compiler)
+    folders = {name: cache / FOLDER / key_of(name, ggml, common) for name in names}
+    missing = [name for name, folder in folders.items() if not (folder / _WHY).is_file()]
+
+    def make(name: str) -> None:
+        with caches.staged(folders[name]) as stage:
+            made = _cut(name, ggml, native, stage, compiler)
+            (stage / _WHY).write_text(json.dumps(made.why))
+
+    if missing:
+        what = "what backends support" if len(missing) == len(names) else ", ".join(missing)
+        with step(f"cutting out {what}"), ThreadPoolExecutor(2) as pool:
+            list(pool.map(make, missing))
+        _remove_old(cache / FOLDER)
+    found = []
+    for name, folder in folders.items():
+        os.utime(folder)
+        why = json.loads((folder / _WHY).read_text())
+        found.append(Cut(name, None if why else folder / f"{name}.o", why))
+    return found
 
 
-def key_of(
-    sha256: str, native: Path, compiler: Sequence[str], names: Sequence[str] = tuple(BACKENDS)
-) -> str:
-    """A name for what is cut: a hash of all that it depends on."""
+def key_of_all(ggml: Path, native: Path, compiler: Sequence[str]) -> str:
+    """A name for what is cut of all backends: a hash of all that it depends on."""
+    common = _common(ggml, native, compiler)
+    keys = [key_of(name, ggml, common) for name in BACKENDS]
+    return hashlib.sha256("".join(keys).encode()).hexdigest()[:16]
+
+
+def key_of(name: str, ggml: Path, common: bytes) -> str:
+    """A name for what is cut of a backend. Comments do not count, but where lines are does: answers
+    tell them."""
+    folder = ggml / "src" / BACKENDS[name].folder
+    files = (path for path in sorted(folder.rglob("*")) if path.suffix not in _NOT_READ)
+    return hashlib.sha256(b"\0".join([name.encode(), common, *_texts(files, folder)])).hexdigest()[
+        :16
+    ]
+
+
+def _common(ggml: Path, native: Path, compiler: Sequence[str]) -> bytes:
+    """A hash of what all backends depend on."""
     ours = [*(Path(__file__).with_name(name) for name in MAKERS), *native.glob("*.h")]
     ours += (native / FOLDER).glob("*.*")
     version = subprocess.run(
         [*compiler, "--version"], stdin=subprocess.DEVNULL, capture_output=True, check=False
     ).stdout
-    parts = [sha256.encode(), version, *map(os.fsencode, [*compiler, *sorted(names)])]
+    parts = [version, *map(os.fsencode, compiler)]
     parts += [path.name.encode() + path.read_bytes() for path in sorted(ours)]
-    return hashlib.sha256(b"\0".join(parts)).hexdigest()[:16]
+    headers = [*(ggml / "include").glob("*.h"), *(ggml / "src").glob("*.h")]
+    return hashlib.sha256(b"\0".join([*parts, *_texts(sorted(headers), ggml)])).digest()
+
+
+def _texts(paths: Iterable[Path], folder: Path) -> list[bytes]:
+    return [
+        os.fsencode(path.relative_to(folder)) + b"\0" + without_comments(path)
+        for path in paths
+        if path.is_file()
+    ]
 
 
 def _remove_old(folder: Path) -> None:

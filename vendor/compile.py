@@ -29,6 +29,7 @@ class Tree:
         self.folder, self.log, self.tools, self.lock = folder, log, tools, lock
         self.mark = folder / "BUILDING"
         self.build = folder / "build"
+        self.shown: Mapping[str, str] = {}      # folders that messages name otherwise
         if self.mark.exists():
             shutil.rmtree(folder)
         with writing("preparing the build tree", folder):
@@ -118,5 +119,7 @@ class Tree:
                 first.append(line)
         first = first[:6] or output[-6:]
         details = "".join(f"\n    {line}" for line in first)
+        for folder, name in self.shown.items():
+            details = details.replace(folder, name)
         return BuildError(
             f"{doing} failed (exit {code}); first errors:{details}\n  log: {self.log}")

@@ -10,6 +10,7 @@ import contextlib
 import functools
 import hashlib
 import os
+import shlex
 import shutil
 import sys
 import tarfile
@@ -185,7 +186,7 @@ def asking(
     except ImportError as error:
         raise BuildError(
             f"{doing} needs the module {error.name}: "
-            f"python -m pip install {' '.join(NEEDS)!r}"
+            f"python -m pip install {shlex.join(NEEDS)}"
         ) from error
     # No endpoint is named unless pip's configuration names one: pypi-simple defaults to PyPI.
     url = pip_setting("index-url")

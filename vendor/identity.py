@@ -18,7 +18,17 @@ from pathlib import Path
 from typing import Any
 
 from vendor import cache as caches
-from vendor import card_backends, cards, cuda, fetch, op_docs, profiles, releases, toolchain
+from vendor import (
+    card_backends,
+    cards,
+    checkout,
+    cuda,
+    fetch,
+    op_docs,
+    profiles,
+    releases,
+    toolchain,
+)
 from vendor.releases import Release
 from vendor.report import BuildError
 
@@ -61,7 +71,7 @@ class Upstream:
 
     label: str
     ggml: str
-    sha256: str                 # of the sdist, or of the checkout's ggml files
+    sha256: str                 # of the sdist, or of the checkout's ggml without comments
     release: Release | None
     folder: Path | None         # the checkout's ggml folder; None = unpacked from the release
 
@@ -100,13 +110,7 @@ def upstream_of(options: Options) -> Upstream:
     text = (folder / "CMakeLists.txt").read_text(encoding="utf-8")
     numbers = re.findall(r"set\(GGML_VERSION_(?:MAJOR|MINOR|PATCH) +(\d+)", text)
     version = ".".join(numbers) or "unversioned"
-    digest = hashlib.sha256()
-    files = [folder / "CMakeLists.txt",
-             *(path for part in ("cmake", "include", "src") for path in (folder / part).rglob("*")),
-             *folder.parent.glob("docs/ops/*.csv")]
-    for path in sorted(path for path in files if path.is_file()):
-        digest.update(f"{os.path.relpath(path, folder)}\0{fetch.sha256_of(path)}\n".encode())
-    return Upstream(f"{version}-source", version, digest.hexdigest(), None, folder)
+    return Upstream(f"{version}-source", version, checkout.digest_of(folder), None, folder)
 
 
 COMPILER_VARIABLES = ("CC", "CXX", "CFLAGS", "CXXFLAGS", "CPPFLAGS", "LDFLAGS", "CUDACXX", "HIPCXX")
@@ -206,10 +210,20 @@ def label_of(options: Options, upstream: Upstream) -> str:
     return "-".join([upstream.label, *(one for one in releases.SUFFIXES if getattr(options, one))])
 
 
+def tree_of(options: Options, upstream: Upstream) -> str:
+    """The name of the build tree. A checkout has one, whatever is in it now."""
+    source = str(upstream.folder) if upstream.folder else upstream.sha256
+    return f"{label_of(options, upstream)}-{_hash_of(options, source)[:12]}"
+
+
 def configuration(options: Options, upstream: Upstream) -> str:
-    """A hash of the source and all flags, but not of our code: the name of the build tree."""
+    """A hash of the source and all flags, but not of our code."""
+    return _hash_of(options, upstream.sha256)
+
+
+def _hash_of(options: Options, source: str) -> str:
     parts: dict[str, Any] = {
-        "source": upstream.sha256,
+        "source": source,
         "cards": sorted(options.cards),
         "flags": cmake_flags(options),
         "pristine": options.pristine,

@@ -29,13 +29,13 @@ def sources() -> list[Path]:
 
 
 def build(
-    reference: Path, programs: Iterable[Path], source: Path, sha256: str, tools: toolchain.Tools
+    reference: Path, programs: Iterable[Path], source: Path, tools: toolchain.Tools
 ) -> Path:
     """A folder with our programs and upstream's `programs`. `reference` is the build that has
-    upstream's, made from llama.cpp's tree `source`, whose release has the hash `sha256`. Call it
+    upstream's, made from llama.cpp's tree `source`. Call it
     with the cache's lock held. Raises BuildError if a program does not compile."""
     compiler = cards.command(tools.cxx, tools.launcher)
-    key = cards.key_of(sha256, NATIVE, compiler)
+    key = cards.key_of_all(source / "ggml", NATIVE, compiler)
     digests = {program: _digest(program, key) for program in sources()}
     whole = hashlib.sha256("".join(digests.values()).encode()).hexdigest()
     final = reference.parent.parent / "oracles" / f"{reference.name}-{whole[:8]}"
@@ -50,7 +50,7 @@ def build(
                     parts = _parts(program)
                     if _simulates(program):
                         cache = final.parent.parent
-                        cut = cards.cached(source / "ggml", sha256, NATIVE, cache, compiler)
+                        cut = cards.cached(source / "ggml", NATIVE, cache, compiler)
                         parts += [one.file for one in cut if one.file]
                     _compile(program, parts, source, reference, target, tools)
                 else:

@@ -83,7 +83,7 @@ def build(
         cut = []
         if simulator:
             compiler = cards.command(tools.cxx, tools.launcher)
-            cut = cards.cached(ggml, upstream.sha256, NATIVE, options.cache, compiler)
+            cut = cards.cached(ggml, NATIVE, options.cache, compiler)
         with caches.staged(final) as stage:
             tree.configure(NATIVE / "record", {
                 "CMAKE_BUILD_TYPE": "Release",

@@ -91,9 +91,9 @@ def build(options: Options, may_build: bool = True) -> Path:
             # 300 MB of object files that are not needed again: the reference never changes.
             shutil.rmtree(tree.folder, ignore_errors=True)
         programs = [final / "bin" / name for name in PROGRAMS if (final / "bin" / name).is_file()]
-        return oracles.build(
-            final, programs, source, upstream.sha256, tools
-        ) if oracles.sources() else final
+        if not oracles.sources():
+            return final
+        return oracles.build(final, programs, source, tools)
 
 
 def _source(options: Options, upstream: Upstream) -> Path:

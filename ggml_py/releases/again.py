@@ -3,8 +3,8 @@
 python -m ggml_py.releases.again JOB.json
 
 The job has a list of items: the file of a saved plan, those of the plans that its scheduler made
-before, the file to write, whether the plan is this release's own, which is only observed, and
-whether it is only timed, or only planned. Each item ends with a line on standard output. A process
+before, the file to write, whether the plan is this release's own, which is only observed, whether
+it is only timed, or only planned, and as what it is observed (`Work`). Each item ends with a line on standard output. A process
 that dies leaves what it had finished.
 """
 
@@ -41,7 +41,8 @@ def main() -> int:
                 plan = Plan.from_json(item["saved"])
                 if current is None:
                     stack.close()
-                    current = _scheduler(stack, plan, item["earlier"], job["size"])
+                    n_threads = 1 if item.get("in_depth") else None  # these graphs are small
+                    current = _scheduler(stack, plan, item["earlier"], job["size"], n_threads)
                 _one(current, plan, item, out)
                 if not item["goes_on"]:
                     current = None
@@ -58,9 +59,9 @@ def main() -> int:
 
 
 def _scheduler(
-    stack: contextlib.ExitStack, plan: Plan, earlier: list[str], size: int
+    stack: contextlib.ExitStack, plan: Plan, earlier: list[str], size: int, n_threads: int | None
 ) -> AsRecorded:
-    made = stack.enter_context(AsRecorded(plan, size))
+    made = stack.enter_context(AsRecorded(plan, size, n_threads))
     for one in earlier:
         made.plan(Plan.from_json(one))
     return made
@@ -76,7 +77,10 @@ def _one(scheduler: AsRecorded, plan: Plan, item: dict[str, Any], out: Path) -> 
     else:
         if not item["own"]:
             again.to_json(out)
-        seen = scheduler.observe(plan) if item["observe"] else NOT_OBSERVED
+        seen = NOT_OBSERVED
+        if item["observe"]:
+            first = Plan.from_json(item["reserve"]) if item["reserve"] else None
+            seen = scheduler.observe(plan, first, item["in_depth"])
     write_whole(f"{out}.observed", json.dumps(seen).encode())
 
 

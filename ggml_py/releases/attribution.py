@@ -8,23 +8,28 @@ what differs taken from the other. The part that leads to the other's plan is th
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from ..trace.causes import STAGES
 from ..trace.names import counted
 from ..trace.planned import Planned
 from ..trace.record import NODE, Capture, Outcome, TensorRecord
 from ..trace.reference import CannotPlanError, Planning
 from ..trace.rules import Rules, rules_of
+from .rule_changes import RuleChange, changed_rules, explaining, known_rules
 
 _SHOWN = 3  # ops in a sentence
+_SMALL = 2000  # tensors of a graph that is planned with many changed rules
 
 
 class Attribution(NamedTuple):
     """A difference between two releases that the plan depends on."""
 
-    kind: str  # "rule", "answer", "memory", "settings", "devices", "graph", "unknown"
+    # "rule", "answer", "memory", "settings", "devices", "graph", "unknown", "pass", and in
+    # `Compared.run` what was seen
+    kind: str
     what: str  # the field of `Rules`; "" for other kinds
     text: str  # in a sentence
     decides: bool  # whether it, with the others that decide, leads from one plan to the other
@@ -58,6 +63,61 @@ def changes(before: Planned, after: Planned) -> tuple[Attribution, ...]:
     alone = [p for p in parts if leads(frozenset((p,)))]
     needed = [p for p in parts if not leads(every - {p})]
     return tuple(Attribution(*parts[p], True) for p in alone or needed or parts)
+
+
+def parting(before: Planned, after: Planned) -> Attribution | None:
+    """The first stage after which something is elsewhere, with the first node of it. None if plans
+    part nowhere in the passes, and for other graphs."""
+    a, b = before.capture, after.capture
+    names = [[backend.name for backend in side.backends] for side in (a, b)]
+    if _graph(a) != _graph(b) or names[0] != names[1]:
+        return None
+    for stage in STAGES.values():
+        for t, x, y in zip(
+            a.tensors, before.outcome.placements, after.outcome.placements, strict=False
+        ):
+            rows = [p.passes[stage.row] for p in (x, y) if len(p.passes) > stage.row]
+            if len(rows) == 2 and rows[0] != rows[1]:
+                was, now = (names[0][i] if i >= 0 else "nowhere yet" for i in rows)
+                text = f"the plans part in pass {stage.title}, at '{t.name}' ({t.op_desc}): {was} → {now}"
+                return Attribution("pass", stage.title, text, False)
+    for t, x, y in zip(
+        a.tensors, before.outcome.placements, after.outcome.placements, strict=False
+    ):
+        if x.cause != y.cause:
+            text = f"the same backends, but '{t.name}' for {y.cause or 'no cause'}, not {x.cause or 'no cause'}"
+            return Attribution("pass", "causes", text, False)
+    for i, (s, u) in enumerate(zip(before.splits, after.splits, strict=False)):
+        if (s.backend, s.start, len(s.inputs)) != (u.backend, u.start, len(u.inputs)):
+            node = a.tensors[min(s.start, u.start)] if s.start != u.start else a.tensors[s.start]
+            text = f"the plans part in pass 5, at split {i}, which begins with '{node.name}'"
+            return Attribution("pass", "5", text, False)
+    if before.outcome.splits != after.outcome.splits:
+        return Attribution("pass", "5", "the plans part in pass 5, in the splits", False)
+    if before.outcome.copies != after.outcome.copies:
+        return Attribution("pass", "5", "the plans part in the copies that pass 5 makes", False)
+    return None
+
+
+def explained(pairs: Sequence[tuple[Planned, Planned] | None]) -> list[RuleChange]:
+    """The changes of a single rule that lead to the plans of all pairs' second release: first those
+    to a rule that some release had, then any change of the reference."""
+    after = [(b.capture, _decided(b.outcome)) for pair in pairs if pair for b in pair[1:]]
+    after.sort(key=lambda one: len(one[0].tensors))
+    different = [
+        pair for pair in pairs if pair and _decided(pair[0].outcome) != _decided(pair[1].outcome)
+    ]
+    first = sorted(different, key=lambda pair: len(pair[0].capture.tensors))[:3]
+    if not first or len(first[0][0].capture.tensors) > _SMALL:
+        return []
+    telling = [(b.capture, _decided(b.outcome)) for _a, b in first]
+    rules = rules_of(first[0][1].capture.settings)
+    for changes in (known_rules(rules, _RULES), changed_rules()):
+        left = explaining(telling, changes, _decided)
+        small = [one for one in after if len(one[0].tensors) <= _SMALL]
+        if left := explaining(small, left, _decided):
+            return left
+    return []
 
 
 def agrees(plan: Planned) -> bool:

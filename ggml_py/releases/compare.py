@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..cost import Machine
 from ..cost.change import PredictedTime, predicted_time
 from ..trace.answers.diff import Diff, diff
 from ..trace.names import counted
-from .attribution import Attribution, agrees, changes
+from .attribution import Attribution, agrees, changes, explained, parting
 from .outputs import MIN_ROUNDS, OutputError, TimeChange, output_error, time_change
 from .planning import Progress, plans_under, prepared
 from .runs import run_changes
+from .source_changes import SourceChange, lines_of, source_changes
 from .work import Made, Work
 
+_CASES, _ROWS = 8, 3  # cases whose differences are shown, and rows of each kind
 _ONLY_CONFIRMED = (
     "its build has no causes. The plans are the reference scheduler's; the release's own told only "
     "the backend of each node and the number of splits, which are the same"
@@ -47,6 +49,11 @@ class Compared:
         if self.diff is None:
             return (self.before.plan is None) != (self.after.plan is None)
         return bool(self.diff) or bool(self.changes) or bool(self.run)
+
+    @property
+    def is_explained(self) -> bool:
+        """Whether a changed rule leads to the plan after."""
+        return any(change.kind == "rule" and change.decides for change in self.changes)
 
     def headline(self) -> str:
         """What is different, in a line."""
@@ -79,6 +86,8 @@ class Comparison:
     before: str
     after: str
     rows: tuple[Compared, ...]
+    # The lines that differ; () if no case differs, None if a source is not on this machine.
+    sources: tuple[SourceChange, ...] | None = ()
 
     def __bool__(self) -> bool:
         return bool(self.different)
@@ -109,19 +118,36 @@ class Comparison:
         return f"{self.before} → {self.after}: {n} of {cases} {differ}{without}"
 
     def __str__(self) -> str:
+        return self.text()
+
+    def text(self, verbose: bool = False) -> str:
+        """Each case that differs: what moved, the causes on both sides, and why; then the lines of
+        the sources that differ. Without `verbose` the first rows of each."""
         lines = [self.headline()]
+        shown, rules = 0, dict[str, str]()
         for row in self.rows:
             if row.differs or row.diff is None:
                 lines.append(f"{row.case}: {row.headline()}")
-            lines += [f"  {c.kind}: {c.text}" for c in (*row.changes, *row.run) if row.differs]
+            for change in (*row.changes, *row.run) if row.differs else ():
+                said = change.text
+                if change.kind == "rule" and rules.setdefault(said, row.case) != row.case:
+                    said = f"the same as of {rules[said]}"
+                lines.append(f"  {change.kind}: {said}")
+            if row.differs and row.diff is not None and (verbose or shown < _CASES):
+                shown += bool(row.diff)
+                lines += [f"  {line}" for line in _moved(row.diff, verbose)]
             for release, agreed in zip((self.before, self.after), row.agrees, strict=True):
-                if agreed is False:
+                if agreed is False and not row.is_explained:
                     lines.append(
                         f"  {row.case}: the reference scheduler plans otherwise by the rules of "
                         f"{release}: its reasons are not proven here"
                     )
         lines += self._untimed()
         lines += [f"{release}: {_ONLY_CONFIRMED}" for release in self.only_confirmed]
+        if self.sources:
+            lines += lines_of(self.sources, verbose)
+        elif self.sources is None:
+            lines.append("the sources are not compared: one of them is not on this machine")
         return "\n".join(lines)
 
     def _untimed(self) -> list[str]:
@@ -135,6 +161,7 @@ class Comparison:
         return {
             "before": self.before, "after": self.after, "headline": self.headline(),
             "n_different": len(self.different), "only_confirmed": list(self.only_confirmed),
+            "sources": None if self.sources is None else [one._asdict() for one in self.sources],
             "cases": [row.to_dict() for row in self.rows],
         }  # fmt: skip
 
@@ -169,7 +196,8 @@ def compare(
     if labels[0] == labels[1]:
         raise ValueError(f"{before} and {after} are the same build, {labels[0]}: name two releases")
     made = plans_under(labels, work, jobs, progress, build, rounds, observe)
-    return compared(before, after, work, *made, machine=machine)
+    found = compared(before, after, work, *made, machine=machine)
+    return replace(found, sources=source_changes(before, after)) if found else found
 
 
 def compared(
@@ -182,8 +210,40 @@ def compared(
     machine: Machine | None = None,
 ) -> Comparison:
     """What `compare` returns, for what `plans_under` gives."""
-    rows = (_row(*one, machine) for one in zip(cases, made_before, made_after, strict=True))
+    rows = [_row(*one, machine) for one in zip(cases, made_before, made_after, strict=True)]
+    if any(change.kind == "unknown" for row in rows for change in row.changes):
+        rows = _explained(rows)
     return Comparison(before, after, tuple(rows))
+
+
+def _explained(rows: Sequence[Compared]) -> list[Compared]:
+    """With the change of a rule that leads to all plans after, in place of "unknown"."""
+    pairs = [
+        (a, b) if (a := row.before.plan) is not None and (b := row.after.plan) is not None else None
+        for row in rows
+    ]
+    found = explained(pairs)
+    if not found:
+        return list(rows)
+    one = found[0]
+    text = one.text if len(found) == 1 else f"{one.text}; or {found[1].text}"
+    made = Attribution("rule", one.field, text, True)
+    return [
+        replace(row, changes=tuple(made if c.kind == "unknown" else c for c in row.changes))
+        for row in rows
+    ]
+
+
+def _moved(moved: Diff, verbose: bool) -> list[str]:
+    """The rows of a difference, each below its title; without `verbose` the first of each."""
+    lines = []
+    for title, rows in moved.sections():
+        shown = rows if verbose else rows[:_ROWS]
+        if title != "made with":
+            lines += [f"{title}: {row}" for row in shown]
+            if len(rows) > len(shown):
+                lines.append(f"{title}: and {len(rows) - len(shown)} more")
+    return lines
 
 
 def _row(case: Work, before: Made, after: Made, machine: Machine | None) -> Compared:
@@ -196,6 +256,8 @@ def _row(case: Work, before: Made, after: Made, machine: Machine | None) -> Comp
     if a is None or b is None:
         return Compared(case.name, before, after, None, (), (), agreement)
     moved, why, run = diff(a, b), changes(a, b), run_changes(before, after)
+    if (parts := parting(a, b)) is not None:
+        why = (parts, *why)
     predicted = None if machine is None else predicted_time(a, b, machine)
     if predicted is not None and (moved or why):
         run = (*run, Attribution("predicted", "", str(predicted), False))

@@ -28,6 +28,7 @@ class OutputError(NamedTuple):
     error: float  # the normalised mean squared error, of a sample of its values
     n_different: int  # outputs that are not equal to the last bit
     n: int  # outputs that both have
+    why: str = ""  # why the error is no number: how the values differ
 
 
 class TimeChange(NamedTuple):
@@ -57,7 +58,7 @@ def output_error(before: Made, after: Made) -> OutputError | None:
     common = [key for key in sides[0] if key in sides[1]] if len(sides) == 2 else []
     if not common:
         return None
-    worst, largest, different = None, 0.0, 0
+    worst, largest, different, why = None, 0.0, 0, ""
     for key in common:
         a, b = sides[0][key], sides[1][key]
         if a.digest == b.digest:
@@ -67,7 +68,23 @@ def output_error(before: Made, after: Made) -> OutputError | None:
         error = nmse(np.array(b.sample), np.array(a.sample)) if same_shape else float("inf")
         if worst is None or error > largest:
             worst, largest = key, error
-    return OutputError((worst or common[0])[0], largest, different, len(common))
+            why = _infinite(a.sample, b.sample) if math.isinf(error) else ""
+    return OutputError((worst or common[0])[0], largest, different, len(common), why)
+
+
+def _infinite(was: Sequence[float], now: Sequence[float]) -> str:
+    """Why the error of values is infinite."""
+    if len(was) != len(now):
+        return f"{len(now)} values of a sample, not {len(was)}"
+    for kind, test in (("NaN", math.isnan), ("infinite", math.isinf)):
+        counts = [sum(test(x) for x in side) for side in (was, now)]
+        if counts[0] != counts[1]:
+            return f"{counts[1]} of {len(now)} values are {kind}, before {counts[0]}"
+    if not any(now):
+        return f"all {len(now)} values are 0, and were not"
+    if not any(was):
+        return f"all {len(was)} values were 0, and {sum(x != 0 for x in now)} are not"
+    return "other values are NaN or infinite than before"
 
 
 def _named(outputs: Sequence[Output]) -> dict[tuple[str, str, int], Output]:

@@ -94,7 +94,8 @@ class _Planning:
         self._done = 0
         self.total = 0
         self._saved: dict[int, str] = {}  # by id of the plan, which the cases keep
-        plans = [p for case in cases for p in (*case.earlier, case.plan) if p is not None]
+        of_cases = ((*case.earlier, case.plan, case.reserve) for case in cases)
+        plans = [p for of_case in of_cases for p in of_case if p is not None]
         for plan in plans:
             if id(plan) not in self._saved:
                 path = folder / f"saved-{len(self._saved)}.json.gz"
@@ -132,6 +133,8 @@ class _Planning:
             items.append({
                 "case": c, "saved": saved, "own": case.plan is None, "goes_on": False,
                 "earlier": earlier, "out": out, "observe": self._observe,
+                "reserve": self._saved[id(case.reserve)] if case.reserve else "",
+                "in_depth": case.in_depth,
             })  # fmt: skip
         for item, following in pairwise(items):
             item["goes_on"] = following["earlier"] == [*item["earlier"], item["saved"]]

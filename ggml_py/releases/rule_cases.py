@@ -16,9 +16,14 @@ from ..trace.record import (
     TensorRecord,
 )
 from ..trace.rules import RELEASES
+from .drawn_at_random import draw
+from .memory_cases import CASES as MEMORY
+from .memory_cases import RESERVED
+from .placing_cases import CASES as PLACING
 from .work import Work
 
 _GPU, _CPU, _BOTH = 1, 2, 3  # sets of backends
+SEEDS: tuple[int, ...] = (2, 212)
 _N = 70  # more than twice the 30 inputs that a split once could have
 
 
@@ -34,7 +39,13 @@ def rule_cases() -> list[Work]:
     }
     wide = _planned(_wide_node())
     again = Work("a split with 70 inputs, after one with 31", plan=many, earlier=(wide,))
-    return [*(Work(name, plan=plan) for name, plan in made.items()), again]
+    made |= {name: draw().plan() for name, draw in (PLACING | MEMORY).items()}
+    made |= {f"drawn at random, {n}": draw(n).plan() for n in SEEDS}
+    after = [
+        Work(name, plan=graph().plan(), reserve=reserved().plan(), in_depth=True)
+        for name, (reserved, graph) in RESERVED.items()
+    ]
+    return [*(Work(name, plan=plan, in_depth=True) for name, plan in made.items()), again, *after]
 
 
 def _planned(capture: Capture) -> Plan:

@@ -4,6 +4,7 @@ outputs, times."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import zip_longest
 
 from ..scheduler.observed import RunCopy
 from ..trace.names import counted
@@ -37,19 +38,39 @@ def run_changes(before: Made, after: Made) -> tuple[Attribution, ...]:
             found.append(_seen("memory", f"compute buffers {what}: {_sizes(was, now)}"))
     if a.reallocations != b.reallocations and a.allocated and b.allocated:
         found.append(_seen("memory", _reallocated(a.reallocations, b.reallocations)))
+    if a.layout and b.layout and (text := _other_lines(a.layout, b.layout)):
+        found.append(_seen("memory", f"laid out otherwise: {text}"))
     if a.waits is not None and b.waits is not None:
         if a.waits != b.waits:
             found.append(_seen("run", f"{counted(b.waits, 'wait')} in a compute, not {a.waits}"))
-        found += [_seen("run", text) for text in _copies(a.copies, b.copies)]
+        copies = _copies(a.copies, b.copies)
+        found += [_seen("run", text) for text in copies]
+        if not copies and (text := _other_lines(a.steps, b.steps)):
+            found.append(_seen("run", f"other steps: {text}"))
+        if (a.steps == b.steps or not found) and (text := _other_lines(a.later, b.later)):
+            found.append(_seen("run", f"computed again: {text}"))
     wrong = output_error(before, after)
     if wrong is not None and wrong.error > ERROR:
-        error = format_error(wrong.error)
-        text = f"'{wrong.name}' is computed otherwise: error {error}, above {ERROR:g}"
-        found.append(_seen("output", text))
+        error = f"error {format_error(wrong.error)}, above {ERROR:g}" if not wrong.why else wrong.why
+        found.append(_seen("output", f"'{wrong.name}' is computed otherwise: {error}"))
+    elif a.left_out != b.left_out:
+        found.append(
+            _seen("run", f"{b.left_out or 'it is computed'}; before, {a.left_out or 'it was'}")
+        )
     time = time_change(before, after)
     if time is not None and time.significant:
         found.append(_seen("time", str(time)))
     return tuple(found)
+
+
+def _other_lines(was: Sequence[str], now: Sequence[str]) -> str:
+    """How many of the lines differ, and the first that does; "" if none does."""
+    if was == now:
+        return ""
+    pairs = list(zip_longest(was, now))
+    n = sum(x != y for x, y in pairs)
+    x, y = next((x, y) for x, y in pairs if x != y)
+    return f"{counted(n, 'line')} of {len(pairs)}; the first: {y or 'nothing'}; before, {x or 'nothing'}"
 
 
 def _seen(kind: str, text: str) -> Attribution:

@@ -15,13 +15,16 @@ class Work:
 
     `words` is what `ggml-py plan` takes: a model, or a record or saved plan with devices (-d), and
     options. `plan` is a plan whose graph is planned again with its own devices' answers, after
-    those in `earlier` on the same scheduler.
+    those in `earlier` on the same scheduler. It gets memory after the graph of `reserve` was
+    reserved, or its own. With `in_depth` it is computed several times, in different ways.
     """
 
     name: str
     words: tuple[str, ...] = ()
     plan: Plan | None = None
     earlier: tuple[Plan, ...] = ()
+    reserve: Plan | None = None
+    in_depth: bool = False
 
 
 class Made(NamedTuple):

@@ -21,7 +21,7 @@ from ..tensors.tensor import Tensor
 from ..trace.planned import format_bytes
 from ..trace.record import VIEW_OPS, Capture
 from .capture import read_plan
-from .observed import Observed, median_seconds, run_once
+from .observed import Observed, layout_lines, median_seconds, run_again, run_once
 from .rebuilt import Places, RebuiltGraph, rebuilt
 from .refusal import deciding
 from .scheduler import Scheduler
@@ -58,20 +58,22 @@ class AsRecorded:
     """A scheduler on devices that answer as those of a recorded plan did, for the plans that one
     scheduler made. Devices that are not here are simulated while the block lasts.
 
-    `size` is the number of tensors that it has room for; 0 for those of `plan`.
-    C: ggml_backend_sched_new
+    `size` is the number of tensors that it has room for; 0 for those of `plan`. `n_threads` are
+    those of the CPU (as usual). C: ggml_backend_sched_new
     """
 
-    def __init__(self, plan: Plan, size: int = 0) -> None:
+    def __init__(self, plan: Plan, size: int = 0, n_threads: int | None = None) -> None:
         plan.capture.check_answers()
         self._first = plan.capture
-        self._size = size
+        self._size, self._n_threads = size, n_threads
         self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> AsRecorded:
         with contextlib.ExitStack() as stack:
             self._devices = _stand_ins(self._first, stack)
-            self._backends = [stack.enter_context(device.init()) for device in self._devices]
+            self._backends = [
+                stack.enter_context(device.init(self._n_threads)) for device in self._devices
+            ]
             self._scheduler = stack.enter_context(self._new_scheduler())
             self._stack = stack.pop_all()
         return self
@@ -113,31 +115,44 @@ class AsRecorded:
         ]  # fmt: skip
         return Plan(replace(again.capture, backends=tuple(named)), again.outcome, again.planner)
 
-    def observe(self, plan: Plan) -> Observed:
+    def observe(self, plan: Plan, reserve: Plan | None = None, in_depth: bool = False) -> Observed:
         """What this release does with the graph on a new scheduler: `reserve` with the pins, then
         memory with the pins, then a compute on made-up values if that is small (`MAX_BYTES`,
-        `MAX_FLOPS`). C: ggml_backend_sched_reserve, ggml_backend_sched_alloc_graph,
-        ggml_backend_sched_graph_compute"""
+        `MAX_FLOPS`). The graph that is reserved is that of `reserve`, if given; `in_depth` computes
+        it more often, in other ways (`run_again`). C: ggml_backend_sched_reserve,
+        ggml_backend_sched_alloc_graph, ggml_backend_sched_graph_compute"""
         why_not = _too_much(plan)
         if not self._scheduler._tracing:
             why_not = "not computed: this build of ggml is not instrumented"
         reserved: dict[str, int] = {}
         try:
-            with self._ready(plan, not why_not) as (scheduler, made):
+            with self._ready(plan, not why_not, reserve) as (scheduler, made):
                 memory = made.memory
                 reserved = self._sizes(scheduler)
                 tells = scheduler._tracing
                 before = scheduler.n_reallocations if tells else 0
                 scheduler.alloc_without_plan(memory.graph)
+                made_plan = self._read(scheduler, memory) if tells else plan
+                layout = layout_lines(made_plan)
                 allocated = self._sizes(scheduler)
                 again = scheduler.reallocations if tells else ()
                 more = scheduler.n_reallocations - before if tells else 0
                 said = tuple(one.text for one in again[len(again) - more :])
                 why_not = why_not or self._cannot_compute(memory)
-                found = Observed(reserved, allocated, said, None, (), why_not)
+                found = Observed(reserved, allocated, said, None, (), why_not, layout=layout)
                 if why_not:
                     return found
-                return run_once(scheduler, memory, found)
+                found = run_once(scheduler, memory, made_plan, found)
+                if not in_depth:
+                    return found
+
+                def allocate() -> Plan:
+                    scheduler.reset()
+                    made.pin()
+                    scheduler.alloc_without_plan(memory.graph)
+                    return self._read(scheduler, memory)
+
+                return found._replace(later=run_again(scheduler, memory, allocate))
         except AllocError as error:
             return Observed(reserved, {}, (), None, (), str(error))
 
@@ -155,16 +170,26 @@ class AsRecorded:
             scheduler.alloc_without_plan(made.memory.graph)
             return median_seconds(scheduler, made.memory)
 
+    @staticmethod
+    def _read(scheduler: Scheduler, memory: RebuiltGraph) -> Plan:
+        """The plan of the graph that has memory, with its layout."""
+        return read_plan(lib.gp_sched_read, scheduler.ptr, memory.graph.ptr, {})
+
     @contextlib.contextmanager
-    def _ready(self, plan: Plan, data: bool) -> Iterator[tuple[Scheduler, _Pinned]]:
-        """A new scheduler that has reserved the graph, and the graph with its pins."""
-        with (
-            self._new_scheduler() as scheduler,
-            self._graph(scheduler, plan.capture, data=data) as made,
-        ):
-            scheduler.reserve(made.memory.graph)
-            made.pin()
-            yield scheduler, made
+    def _ready(
+        self, plan: Plan, data: bool, reserve: Plan | None = None
+    ) -> Iterator[tuple[Scheduler, _Pinned]]:
+        """A new scheduler that has reserved the graph, or that of `reserve`, and the graph with its
+        pins."""
+        with self._new_scheduler() as scheduler:
+            if reserve is not None:
+                with self._graph(scheduler, reserve.capture) as other:
+                    scheduler.reserve(other.memory.graph)
+            with self._graph(scheduler, plan.capture, data=data) as made:
+                if reserve is None:
+                    scheduler.reserve(made.memory.graph)
+                    made.pin()
+                yield scheduler, made
 
     @contextlib.contextmanager
     def _graph(
@@ -227,9 +252,11 @@ def _stand_ins(capture: Capture, stack: contextlib.ExitStack) -> list[Device]:
         else:
             buft = capture.bufts[recorded.buft]
             pinned = any(one.is_host and one.name.endswith("_Host") for one in capture.bufts)
+            sizes = [one.max_size for one in capture.compute_buffers if one.backend == b]
+            limit = sizes[0] if sizes and sizes[0] < _DEVICE_MEMORY else None
             made = sim_device(
                 recorded.device, type=recorded.device_type.lower(), memory=_DEVICE_MEMORY,
-                host=buft.is_host, host_buffer=pinned and not buft.is_host,
+                host=buft.is_host, host_buffer=pinned and not buft.is_host, max_size=limit,
             )  # fmt: skip
             found.append(stack.enter_context(made))
     return found

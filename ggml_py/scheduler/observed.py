@@ -6,7 +6,8 @@ import hashlib
 import json
 import statistics
 import time
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -15,11 +16,16 @@ from ..boundary.ffi import NULL, ffi, lib
 from ..errors import GgmlError
 from ..tensors.tensor import Tensor
 from ..trace.record import VIEW_OPS
-from ..trace.run import WAIT
+from ..trace.run import COPY, NODES, WAIT, RunEvent
 from .made_up import MadeUp
 from .rebuilt import RebuiltGraph
-from .recording import Recording
+from .recording import events_of
 from .scheduler import Scheduler
+from .state import labels
+
+if TYPE_CHECKING:
+    from ..backends.backend import Backend
+    from ..plan import Plan
 
 _SAMPLE, _OUTPUTS = 4096, 256  # values that are kept of all outputs of a graph, and outputs
 _ROUND, _COMPUTES = 0.1, 100  # seconds and computes of which a round takes the median
@@ -55,32 +61,112 @@ class Observed(NamedTuple):
     outputs: tuple[Output, ...] = ()  # of that compute, on made-up values
     seconds: tuple[float, ...] = ()  # of a compute, a median for each round that was asked for
     untimed: str = ""  # why there are no rounds though they were asked for
+    layout: tuple[str, ...] = ()  # each decision of the graph allocator, in a line
+    steps: tuple[str, ...] = ()  # each copy, wait and event of that compute, in a line
+    later: tuple[str, ...] = ()  # of the computes after it, which only some graphs get
 
     @classmethod
     def from_json(cls, text: str) -> Observed:
         """Of what `json.dumps` makes of one."""
-        reserved, allocated, reallocations, waits, copies, left_out, outputs, *_times = json.loads(
-            text
-        )
-        return cls(
-            reserved, allocated, tuple(reallocations), waits,
-            tuple(RunCopy(*one) for one in copies), left_out,
-            tuple(Output(a, b, c, tuple(sample)) for a, b, c, sample in outputs),
+        seen = cls(*json.loads(text))
+        return seen._replace(
+            reallocations=tuple(seen.reallocations),
+            copies=tuple(RunCopy(*one) for one in seen.copies),
+            outputs=tuple(Output(a, b, c, tuple(sample)) for a, b, c, sample in seen.outputs),
+            seconds=(), layout=tuple(seen.layout), steps=tuple(seen.steps), later=tuple(seen.later),
         )  # fmt: skip
 
 
-def run_once(scheduler: Scheduler, memory: RebuiltGraph, seen: Observed) -> Observed:
-    """With what one compute on made-up values does. The graph has memory."""
-    MadeUp(memory.tensors).write()
-    with Recording(scheduler) as recording:
-        scheduler.compute(memory.graph)
-    run = recording.run
+def run_once(scheduler: Scheduler, memory: RebuiltGraph, plan: Plan, seen: Observed) -> Observed:
+    """With what one compute on made-up values does. The graph has memory by that plan."""
+    events = _computed(scheduler, memory)
+    names = labels(scheduler)
     copies = [
-        RunCopy(copy.name, split.backend, copy.event.nbytes)
-        for compute in run.computes for split in compute.splits for copy in split.copies
+        RunCopy(plan.splits[e.split].inputs[e.input].tensor.name, names[e.backend], e.nbytes)
+        for e in events if e.kind == COPY
     ]  # fmt: skip
-    waits = sum(event.kind == WAIT for event in run.events)
-    return seen._replace(waits=waits, copies=tuple(copies), outputs=_outputs(memory))
+    waits = sum(event.kind == WAIT for event in events)
+    return seen._replace(
+        waits=waits, copies=tuple(copies), outputs=_outputs(memory), steps=_steps(names, events)
+    )
+
+
+def run_again(
+    scheduler: Scheduler, memory: RebuiltGraph, allocate: Callable[[], Plan]
+) -> tuple[str, ...]:
+    """What three more computes do, in lines: on the scheduler's next copy of the graph, with an
+    eval callback that looks at some nodes and stops a split, and with a copy callback that fills
+    some weights itself."""
+    lines, names = [], labels(scheduler)
+    for n in (2, 3):
+        plan = allocate()
+        lines.append(f"compute {n} uses copy {plan.settings.cur_copy} of the graph")
+        lines += [f"compute {n}: {line}" for line in (*lines_of(plan), *layout_lines(plan))]
+        lines += [f"compute {n}: {line}" for line in _steps(names, _computed(scheduler, memory))]
+    said: list[str] = []
+
+    def look(tensor: Tensor, ask: bool) -> bool:
+        said.append(f"{'asks about' if ask else 'shows'} '{tensor.name}'")
+        return len(said) % 3 != 1 if ask else len(said) % 4 != 3
+
+    scheduler.set_eval_callback(look)
+    scheduler.compute(memory.graph)
+    scheduler.set_eval_callback(None)
+    lines += [f"with an eval callback: {one}" for one in said]
+    if hasattr(lib, "ggml_backend_sched_set_copy_callback"):
+
+        def fill(backend: Backend, src: Tensor, _dst: Tensor, nodes: Sequence[Tensor]) -> bool:
+            lines.append(f"copy callback: '{src.name}' to {backend.name}, {len(nodes)} nodes")
+            return len(lines) % 2 == 0
+
+        scheduler.set_copy_callback(fill)
+        lines += [
+            f"with a copy callback: {line}" for line in _steps(names, _computed(scheduler, memory))
+        ]
+        scheduler.set_copy_callback(None)
+    return tuple(lines)
+
+
+def _computed(scheduler: Scheduler, memory: RebuiltGraph) -> list[RunEvent]:
+    MadeUp(memory.tensors).write()
+    return events_of(scheduler, memory.graph)
+
+
+def _steps(names: Sequence[str], events: Sequence[RunEvent]) -> tuple[str, ...]:
+    lines = []
+    for e in events:
+        where = names[e.backend] if e.backend >= 0 else ""
+        by = f" by {names[e.by]}" if e.by >= 0 else ""
+        what = f"split {e.split} input {e.input}" if e.kind == COPY else ""
+        nodes = f"nodes {e.first} to {e.last}" if e.kind == NODES else ""
+        parts = (e.kind, e.how, where + by, what, nodes, f"{e.nbytes} B" if e.kind == COPY else "")
+        lines.append(" ".join(filter(None, parts)) + (f", copy {e.copy}" if e.copy > 0 else ""))
+    return tuple(lines)
+
+
+def lines_of(plan: Plan) -> tuple[str, ...]:
+    """The splits of a plan and their inputs, in lines."""
+    return tuple(
+        f"split {s.index} on {s.backend}: nodes {s.start} to {s.end}, inputs "
+        + ", ".join(f"'{one.tensor.name}'" for one in s.inputs)
+        for s in plan.splits
+    )
+
+
+def layout_lines(plan: Plan) -> tuple[str, ...]:
+    """What the graph allocator decided about a plan that has memory, in lines."""
+    if plan.layout is None:
+        return ()
+    records = (*plan.capture.tensors, *plan.outcome.copies)
+
+    def name(id: int) -> str:
+        return f"'{records[id].name}'" if 0 <= id < len(records) else "a view of an input"
+
+    return tuple(
+        f"{e.kind} {name(e.tensor)}" + (f" of {name(e.of)}" if e.of >= 0 else "")
+        + f": {plan.backends[e.backend].name} buffer {e.chunk} at {e.offset}, {e.size} B"
+        for e in plan.layout.events
+    )  # fmt: skip
 
 
 def median_seconds(scheduler: Scheduler, memory: RebuiltGraph) -> float:

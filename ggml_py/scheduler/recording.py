@@ -154,6 +154,17 @@ def _distinct(plans: Sequence[Plan]) -> tuple[list[Plan], list[int]]:
     return found, index_of
 
 
+def events_of(scheduler: Scheduler, graph: Graph) -> list[RunEvent]:
+    """The events of one compute, without a `Run`. C: gp_run_start"""
+    if not lib.gp_run_start(scheduler.ptr, False, 1 << 20):
+        raise ArgumentError("a scheduler with an eval callback cannot be recorded")
+    try:
+        scheduler.compute(graph)
+    finally:
+        rows, _lost = _taken(scheduler)
+    return list(_plain(rows, 0, rows[0].start if len(rows) else 0, 0))
+
+
 def _stop(scheduler: Scheduler) -> None:
     scheduler._recording = None
     lib.gp_run_stop(scheduler.ptr)

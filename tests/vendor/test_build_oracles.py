@@ -55,7 +55,7 @@ class World:
 
     def build(self):
         programs = [self.reference / "bin" / "llama-bench"]
-        return oracles.build(self.reference, programs, self.folder / "source", "0", self.tools)
+        return oracles.build(self.reference, programs, self.folder / "source", self.tools)
 
     def compiled(self):
         """Names of what was compiled since the last time."""
@@ -118,7 +118,7 @@ def test_a_killed_build_is_not_taken_for_whole(world):
         "from pathlib import Path; from types import SimpleNamespace; from vendor import oracles\n"
         "oracles.ROOT = root = Path(sys.argv[2]); oracles.NATIVE = root / 'native'\n"
         "reference = root / 'cache/reference/1.0-abc'\n"
-        "oracles.build(reference, (), root / 'source', '0',\n"
+        "oracles.build(reference, (), root / 'source',\n"
         "              SimpleNamespace(cxx=str(root / 'c++'), launcher=None))\n"
     )
     command = [sys.executable, "-c", program, REPO, world.folder]

@@ -76,10 +76,7 @@ def report(
     if as_json:
         echo_json({**found.to_dict(), "unexpected": names})
         return int(bool(unexpected))
-    click.echo(str(found))
-    if verbose:
-        for row in found.different:
-            click.echo(f"\n{row.case}:\n{row.diff or row.headline()}")
+    click.echo(found.text(verbose))
     if patterns:
         n = sum(_allowed(row, patterns) for row in found.different)
         click.echo(f"{n} of these are in {allow}")

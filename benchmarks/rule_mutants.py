@@ -1,0 +1,248 @@
+"""Does `ggml-py compare` notice every rule of the scheduler and the graph allocator?
+
+    python benchmarks/rule_mutants.py [--write] [--list] [--only N ...] [--jobs N]
+
+Changes each condition, number and statement of the functions in `FUNCTIONS` of the default release,
+one at a time (`c_mutants.py`), and plans the cases that `compare` plans without a source. A change
+that no case notices must be in `EQUIVALENT`, with the reason why nothing can notice it. One library
+holds all changes; a number chooses one in a process of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import hashlib
+import json
+import os
+import re
+import resource
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+REPO = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(Path(__file__).resolve().parent), str(REPO)]
+
+import c_mutants  # noqa: E402
+from c_mutants import Mutant  # noqa: E402
+
+SCHEDULER, ALLOCATOR = "ggml-backend.cpp", "ggml-alloc.c"
+FUNCTIONS = {
+    SCHEDULER: (
+        "ggml_is_view_op", "ggml_backend_sched_backend_from_buffer",
+        "ggml_backend_sched_backend_id_from_cur", "ggml_backend_sched_buffer_supported",
+        "ggml_backend_sched_set_if_supported", "ggml_backend_sched_split_graph",
+        "ggml_backend_sched_alloc_splits", "ggml_backend_sched_is_host_weight",
+        "ggml_backend_sched_copy_input", "ggml_backend_sched_compute_splits",
+        "ggml_backend_sched_reset", "ggml_backend_sched_reserve", "ggml_backend_sched_alloc_graph",
+        "ggml_backend_sched_graph_compute_async", "ggml_backend_sched_synchronize",
+    ),
+    ALLOCATOR: (
+        "aligned_offset", "ggml_op_can_inplace", "ggml_dyn_tallocr_insert_block",
+        "ggml_dyn_tallocr_remove_block", "ggml_dyn_tallocr_new_chunk", "ggml_dyn_tallocr_alloc",
+        "ggml_dyn_tallocr_free_bytes", "ggml_dyn_tallocr_reset", "ggml_dyn_tallocr_max_size",
+        "ggml_vbuffer_chunk_size", "ggml_vbuffer_alloc", "ggml_vbuffer_tensor_alloc",
+        "ggml_gallocr_new_n", "ggml_gallocr_hash_get", "ggml_gallocr_is_own",
+        "ggml_gallocr_is_allocated", "ggml_gallocr_free_extra_space", "ggml_gallocr_allocate_node",
+        "ggml_gallocr_free_node", "get_node_buffer_id", "ggml_gallocr_alloc_graph_impl",
+        "ggml_gallocr_reserve_n_impl", "ggml_gallocr_reserve_n", "ggml_gallocr_init_tensor",
+        "ggml_gallocr_node_needs_realloc", "ggml_gallocr_needs_realloc", "ggml_gallocr_alloc_graph",
+    ),
+}  # fmt: skip
+LIMIT_S = 10  # seconds of the processor
+
+
+def mutants(folder: Path) -> dict[str, list[Mutant]]:
+    """The changes of each file in a folder of instrumented copies."""
+    made: dict[str, list[Mutant]] = {}
+    first = 1
+    for file, functions in FUNCTIONS.items():
+        made[file] = c_mutants.mutants_of((folder / file).read_text(), functions, first)
+        first += len(made[file])
+    return made
+
+
+def library(target: Path) -> dict[str, list[Mutant]]:
+    """Writes a build into `target` whose base library has all changes."""
+    import build_ggml
+    from vendor import cache
+    from vendor.identity import Options, configuration, label_of, upstream_of
+
+    options = Options()
+    upstream = upstream_of(options)
+    name = f"{label_of(options, upstream)}-{configuration(options, upstream)[:12]}"
+    tree = cache.default_folder() / "trees" / name
+    copies, build = tree / build_ggml.INSTRUMENTED, tree / "build"
+    found = mutants(copies)
+    shutil.copytree(build_ggml.build(options), target, dirs_exist_ok=True)
+    commands = {
+        one["file"]: one["command"]
+        for one in json.loads((build / "compile_commands.json").read_text())
+    }
+    listed = subprocess.run(
+        ["ninja", "-t", "commands", "bin/libggml-base.so"],
+        cwd=build,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.splitlines()
+    link = next(line for line in reversed(listed) if " -shared " in line and "libggml-base" in line)
+    for file, group in found.items():
+        source = target / file
+        text = (copies / file).read_text()
+        source.write_text(c_mutants.switched(text, group, file.endswith(".c")))
+        words = shlex.split(commands[str(copies / file)])
+        at = words.index("-o") + 1
+        old, words[at] = words[at], str(target / f"{file}.o")
+        words = [w for w in words if not w.startswith(("-W", "-O"))] + ["-O1", "-w", f"-I{copies}"]
+        words[words.index(str(copies / file))] = str(source)
+        subprocess.run(words, cwd=build, check=True)
+        link = link.replace(f" {old} ", f" {target / file}.o ")
+    library_file = target / "libggml-base.so.0"
+    library_file.unlink()
+    link = re.sub(r"-o bin/libggml-base\S+", f"-o {library_file}", link)
+    subprocess.run(link, shell=True, cwd=build, check=True)
+    return found
+
+
+# --- the process that plans
+
+
+def digests(cases: list) -> list[str]:
+    """What each case leads to, in a word."""
+    from ggml_py.scheduler.as_recorded import AsRecorded
+
+    found = []
+    for case in cases:
+        try:
+            with AsRecorded(case.plan, 1024, 1) as scheduler:
+                for one in case.earlier:
+                    scheduler.plan(one)
+                plan = scheduler.plan(case.plan)
+                seen = scheduler.observe(case.plan, case.reserve, case.in_depth)
+                text = repr((plan.outcome, seen))
+        except Exception as error:
+            text = f"{type(error).__name__}: {error}"
+        if os.environ.get("GP_SHOW"):
+            found.append(text)
+        else:
+            found.append(hashlib.sha256(text.encode()).hexdigest()[:12])
+    return found
+
+
+def forked(number: int, cases: list, variable: ctypes.c_int, usual: list[str] = ()) -> dict:
+    """The digests with a change up to the first that is unusual, or how the process ended."""
+    read, write = os.pipe()
+    child = os.fork()
+    if not child:
+        os.close(read)
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, 1)
+        os.dup2(null, 2)
+        resource.setrlimit(resource.RLIMIT_CPU, (LIMIT_S, LIMIT_S))
+        signal.alarm(9 * LIMIT_S)
+        variable.value = number
+        done = []
+        with os.fdopen(write, "w") as out:
+            for i, case in enumerate(cases):
+                done = digests([case])
+                out.write(done[0] + "\x1e")
+                out.flush()
+                if usual and done[0] != usual[i] and not os.environ.get("GP_SHOW"):
+                    break
+        os._exit(0)
+    os.close(write)
+    with os.fdopen(read) as said:
+        text = said.read()
+    _pid, status = os.waitpid(child, 0)
+    code = os.waitstatus_to_exitcode(status)
+    rows = text.split("\x1e")[:-1]
+    if code and len(rows) < len(cases):
+        rows.append(f"ends the process ({code})")
+    return {"rows": rows}
+
+
+def child(folder: str, numbers: list[int]) -> None:
+    """Runs in a process of its own: a line of JSON for each change."""
+    import ggml_py.builds
+
+    ggml_py.builds.LIB_DIR = Path(folder)
+    from ggml_py.releases import rule_cases
+    from ggml_py.scheduler import as_recorded  # noqa: F401
+
+    cases = rule_cases()
+    (library_file,) = Path(folder).glob("*/libggml-base.so.0")
+    variable = ctypes.c_int.in_dll(ctypes.CDLL(str(library_file)), "gp_mutant")
+    usual = forked(0, cases, variable)["rows"]
+    for number in numbers:
+        print(json.dumps([number, forked(number, cases, variable, usual)]), flush=True)
+
+
+def main() -> int:
+    """Exit status 0 if each change is noticed or known to be equivalent."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", type=int, nargs="*")
+    parser.add_argument("--list", action="store_true")
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--folder", type=Path)
+    parser.add_argument("--child", nargs="+")
+    args = parser.parse_args()
+    if args.child:
+        child(args.child[0], json.loads(Path(args.child[1]).read_text()))
+        return 0
+    start = time.monotonic()
+    folder = args.folder or Path(tempfile.mkdtemp())
+    found = library(folder / "0.26.0-mutants1")
+    every = {m.number: m for group in found.values() for m in group}
+    if args.list:
+        for m in every.values():
+            print(m.number, m.line, m)
+        return 0
+    print(f"{len(every)} changes, compiled in {time.monotonic() - start:.0f} s", flush=True)
+    numbers = args.only or list(every)
+    parts = [[0, *numbers[i :: args.jobs]] for i in range(args.jobs)]
+
+    def part(own: list[int]) -> list:
+        rows = []
+        (folder / f"numbers-{own[1]}").write_text(json.dumps(own))
+        with subprocess.Popen(
+            [sys.executable, __file__, "--child", str(folder), str(folder / f"numbers-{own[1]}")],
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as process:
+            for line in process.stdout or ():
+                rows.append(json.loads(line))
+                with (folder / "rows.jsonl").open("a") as out:
+                    out.write(line)
+        return rows
+
+    with ThreadPoolExecutor(args.jobs) as pool:
+        rows = dict(row for rows in pool.map(part, parts) for row in rows)
+    usual = rows.pop(0)["rows"]
+    from ggml_py.releases import rule_cases
+
+    names = [c.name for c in rule_cases()]
+    missed = 0
+    for number in sorted(rows):
+        own = rows[number]["rows"]
+        which = [names[i] for i, (a, b) in enumerate(zip(usual, own)) if a != b]
+        if len(own) < len(usual) and not which:
+            which.append("...")
+        if not which:
+            missed += 1
+            print(f"{number} line {every[number].line}: {every[number]}")
+        if args.only:
+            print(number, which)
+    print(f"{len(rows)} changes, {missed} not noticed, {time.monotonic() - start:.0f} s")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

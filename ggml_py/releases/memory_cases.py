@@ -1,0 +1,217 @@
+"""Small graphs for the rules by which the graph allocator gives memory, and takes it again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from .. import enums
+from ..trace.record import VIEW_OPS
+from .drawing import Drawing, Drawn
+
+GPU, CPU = "gpu0", "CPU"
+_F1 = 1065353216  # 1.0
+
+
+def in_place() -> Drawing:
+    """Nodes that may overwrite an operand, and some that may not: it is read again, an output, of
+    another size, viewed, or in memory already."""
+    g = Drawing("CPU")
+    a = g.input("a")
+    x = g.chain(a, "SQR", "SQRT")
+    kept = g.node("SQR", x, name="read_again")
+    x = g.node("ADD", kept, x)
+    x = g.node("ADD", x, kept)
+    out = g.node("SQR", x, flags=("output",), name="an_output")
+    x = g.node("SQRT", out)
+    row = g.node("SQR", g.input(ne=(64, 1, 1, 1)), name="row")
+    x = g.node("ADD", x, row, ne=x.ne)
+    x = g.node("MUL", g.node("CONT", x), x)
+    cache = g.leaf("kept", memory=CPU, usage="any")
+    x = g.node("ADD", cache, x)
+    seen = g.view(out)
+    x = g.node("ADD", g.node("SQRT", seen), x)
+    view = g.view(g.node("CONT", x), "RESHAPE", (512, 1, 1, 1))
+    y = g.node("SQR", view)
+    y = g.view(y, "RESHAPE", (64, 8, 1, 1))
+    x = g.node("ADD", y, x)
+    base = g.node("CONT", x, name="viewed_twice")
+    u, v = g.view(base), g.view(base)
+    x = g.node("ADD", u, v)
+    part = g.view(g.node("CONT", x), ne=(64, 4, 1, 1), offset=1024)
+    z = g.node("SQR", part)
+    first = g.view(g.node("CONT", x), ne=(64, 4, 1, 1))
+    z = g.node("ADD", g.node("SQRT", first), z)
+    g.node("SCALE", z, params=(_F1,))
+    return g
+
+
+def every_op() -> Drawing:
+    """A node of each op behind a node that nothing else reads: which ops overwrite it?"""
+    g = Drawing(GPU, CPU)
+    a = g.input()
+    kinds = {"UNARY": "SILU", "GLU": "SWIGLU"}
+    for op in enums.Op:
+        if op.name not in ("NONE", "COUNT", "CUSTOM", *VIEW_OPS) and not op.name.startswith("MAP_"):
+            x = g.node("CONT", a, name=f"before-{op.name.lower()}", pin=GPU)
+            g.node(op.name, x, x, kind=kinds.get(op.name, ""), flags=("output",), supports=(GPU,))
+    return g
+
+
+def sizes(*order: int, limit: int = 0, device: str = GPU) -> Drawing:
+    """Results of several sizes, which are read for the last time in a given order: places between
+    others become free, grow together, and are taken by what fits best."""
+    g = Drawing(GPU, CPU, limits={GPU: limit} if limit else None)
+    w = g.weight(device)
+    rows = (3, 8, 1, 5, 16, 2, 24, 7, 33, 4)
+    made = [g.node("MUL_MAT", w, g.input(ne=(64, n, 1, 1)), ne=(64, n, 1, 1)) for n in rows]
+    more = (6, 2, 9, 20, 1, 30, 4, 12, 40, 3)
+    last: Drawn | None = None
+    for place, i in enumerate(order):
+        end = g.node("SUM", made[i], ne=(1, 1, 1, 1))
+        last = end if last is None else g.node("ADD", last, end)
+        n = more[place % len(more)]
+        made.append(g.node("MUL_MAT", w, g.input(ne=(64, n, 1, 1)), ne=(64, n, 1, 1)))
+    return g
+
+
+def one_after_another() -> Drawing:
+    """Places that are freed from the first to the last."""
+    return sizes(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 10, 14)
+
+
+def last_first() -> Drawing:
+    """Places that are freed from the last to the first."""
+    return sizes(9, 8, 7, 6, 5, 4, 3, 2, 1, 0, 11, 13, 12)
+
+
+def every_other() -> Drawing:
+    """Holes between places in use, which then grow together."""
+    return sizes(1, 5, 3, 7, 9, 2, 4, 6, 0, 8, 15, 13, 11, 10)
+
+
+def several_buffers() -> Drawing:
+    """A largest buffer that is smaller than what is needed."""
+    return sizes(1, 5, 3, 7, 9, 2, 4, 6, 0, 8, 15, 13, limit=20480)
+
+
+def too_large() -> Drawing:
+    """More buffers than the allocator has, and results larger than the largest buffer."""
+    g = Drawing(GPU, CPU, limits={GPU: 1024})
+    x = g.input(ne=(64, 3, 1, 1))
+    rest = [g.node("CONT", x, name=f"kept-{i}", pin=GPU) for i in range(20)]
+    for one in rest:
+        g.node("SQR", one, pin=GPU)
+    return g
+
+
+def odd_sizes() -> Drawing:
+    """Results whose sizes are no multiple of the alignment."""
+    g = Drawing(GPU, CPU)
+    a = g.input(ne=(5, 3, 1, 1))
+    w = g.weight(GPU, ne=(5, 7, 1, 1))
+    x = g.node("MUL_MAT", w, a, ne=(7, 3, 1, 1))
+    y = g.node("SQR", x)
+    z = g.node("CONT", x, pin=CPU)
+    u = g.node("CONT", g.view(y, ne=(3, 1, 1, 1)))
+    g.node("ADD", g.node("MUL", y, x), z)
+    g.node("SQRT", u)
+    return g
+
+
+def inputs_and_outputs() -> Drawing:
+    """Inputs that are nodes, that nothing reads, that a GPU reads late; outputs in the middle."""
+    g = Drawing(GPU, "gpu1", CPU)
+    late, unread = g.input("late"), g.input("unread")
+    assert unread
+    plain = g.leaf("plain")
+    x = g.node("MUL_MAT", g.weight(GPU), g.input())
+    mid = g.node("SQR", x, flags=("output",))
+    y = g.node("ADD", plain, g.node("SQRT", mid))
+    z = g.node("CONT", y, flags=("input",), name="an_input")
+    z = g.node("ADD", z, late, pin="gpu1")
+    z = g.node("SQR", g.view(z), pin="gpu1")
+    g.node("ADD", z, late, pin=GPU)
+    return g
+
+
+def shared_memory() -> Drawing:
+    """Devices with one memory between them: one buffer serves both."""
+    g = Drawing(GPU, "blas0", CPU)
+    x = g.node("MUL_MAT", g.weight(CPU), g.input(), pin="blas0")
+    y = g.node("SQR", x, pin=CPU)
+    z = g.node("CONT", y, pin="blas0")
+    u = g.node("ADD", z, x, pin=CPU)
+    g.node("ADD", u, g.node("SQRT", z, pin=GPU), pin=GPU)
+    return g
+
+
+def views_on_devices() -> Drawing:
+    """Views of copies and of memory, in the middle of a graph."""
+    g = Drawing(GPU, CPU)
+    cache = g.leaf("cache", (64, 32, 1, 1), memory=GPU, usage="any")
+    x = g.node("MUL_MAT", g.weight(GPU), g.input())
+    w = g.write(g.view(cache, ne=x.ne, offset=512), x)
+    part = g.view(x, ne=(64, 4, 1, 1), offset=1024)
+    y = g.node("SQR", part, pin=CPU)
+    z = g.node("ADD", g.view(w, ne=(64, 4, 1, 1)), y, pin=GPU)
+    v = g.view(z, "RESHAPE", (256, 1, 1, 1))
+    u = g.node("SQRT", g.view(v, "RESHAPE", (64, 4, 1, 1)), pin=CPU)
+    g.node("ADD", u, z, pin=CPU)
+    return g
+
+
+CASES: dict[str, Callable[[], Drawing]] = {
+    "overwritten operands": in_place,
+    "ops that overwrite": every_op,
+    "places freed in order": one_after_another,
+    "places freed backwards": last_first,
+    "holes between places": every_other,
+    "several buffers": several_buffers,
+    "more than the largest buffer": too_large,
+    "odd sizes": odd_sizes,
+    "inputs and outputs": inputs_and_outputs,
+    "shared memory": shared_memory,
+    "views on devices": views_on_devices,
+}
+
+
+def _growing(rows: int, *, more: bool = False, leaf: bool = False, wide: bool = False) -> Drawing:
+    g = Drawing(GPU, CPU)
+    x = g.node("MUL_MAT", g.weight(GPU), g.input("x", (64, rows, 1, 1)), ne=(64, rows, 1, 1))
+    x = g.node("CONT", x)
+    if more:
+        x = g.node("CONT", x)
+    y = g.input("y", (64, 16 if wide else 8, 1, 1))
+    if leaf:
+        g.input("another")
+    g.node("SQR", x)
+    g.node("SUM", y, ne=(1, 1, 1, 1), pin=GPU)
+    return g
+
+
+def _on_cpu(rows: int) -> Drawing:
+    g = Drawing("CPU")
+    x = g.node("MUL_MAT", g.weight(CPU), g.input("x", (64, rows, 1, 1)), ne=(64, rows, 1, 1))
+    g.node("CONT", g.node("SQR", x))
+    return g
+
+
+def _moved(pin: str) -> Drawing:
+    g = Drawing(GPU, "gpu1", CPU)
+    x = g.node("MUL_MAT", g.weight(GPU), g.input("x"))
+    g.node("CONT", g.node("SQR", x, pin=pin), pin="gpu1")
+    return g
+
+
+# A graph that gets memory after another was reserved.
+RESERVED: dict[str, tuple[Callable[[], Drawing], Callable[[], Drawing]]] = {
+    "smaller than reserved": (lambda: _growing(16), lambda: _growing(8)),
+    "larger than reserved": (lambda: _growing(8), lambda: _growing(16)),
+    "more nodes than reserved": (lambda: _growing(8), lambda: _growing(8, more=True)),
+    "more leafs than reserved": (lambda: _growing(8), lambda: _growing(8, leaf=True)),
+    "a larger input than reserved": (lambda: _growing(8), lambda: _growing(8, wide=True)),
+    "the CPU alone, larger than reserved": (lambda: _on_cpu(8), lambda: _on_cpu(64)),
+    "the CPU alone, smaller than reserved": (lambda: _on_cpu(64), lambda: _on_cpu(8)),
+    "elsewhere than reserved": (lambda: _moved("gpu1"), lambda: _moved(GPU)),
+    "on the CPU, not on the GPU as reserved": (lambda: _moved(GPU), lambda: _moved(CPU)),
+}

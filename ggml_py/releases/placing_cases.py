@@ -1,0 +1,297 @@
+"""Small graphs for the rules by which the scheduler places nodes and cuts splits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from .drawing import Drawing
+
+_F1, _BASE = 1065353216, 1176256512  # 1.0 and 10000.0
+_ROPE = (64, 64, 0, 0, 0, _BASE, _F1, 0, _F1, 0, 0)
+GPU, CPU, BLAS = "gpu0", "CPU", "blas0"
+
+
+def rope() -> Drawing:
+    """ROPE whose frequencies are on the GPU, between nodes on the CPU."""
+    g = Drawing()
+    x = g.node("ADD", *[g.input(ne=(64, 1, 4, 1))] * 2, pin=CPU)
+    freqs, places = (
+        g.weight(GPU, "rope_freqs.weight", (32, 1, 1, 1)),
+        g.input("pos", (4, 1, 1, 1), "i32"),
+    )
+    x = g.node("ROPE", x, places, freqs, ne=x.ne, params=_ROPE)
+    g.node("SCALE", x, pin=CPU, params=(_F1,))
+    return g
+
+
+def allocated() -> Drawing:
+    """Nodes in memory already: a cache on the GPU that is written and read through views."""
+    g = Drawing("gpu0", "gpu1", "CPU")
+    cache = g.leaf("cache", (64, 32, 1, 1), memory="gpu1", usage="any")
+    x = g.node("MUL_MAT", g.weight(CPU), g.input())
+    g.write(g.view(cache, ne=x.ne, offset=2048), x)
+    seen = g.view(cache, ne=(64, 16, 1, 1))
+    y = g.node("RMS_NORM", seen)
+    g.node("MUL_MAT", g.weight(GPU), y, ne=y.ne)
+    return g
+
+
+def unable() -> Drawing:
+    """Weights on a GPU that does not support their op, and a node in its memory."""
+    g = Drawing("gpu0", "gpu1", "CPU")
+    x = g.input()
+    x = g.node("MUL_MAT", g.weight(GPU), x, supports=("gpu1", CPU))
+    x = g.node("MUL_MAT", g.weight("gpu1"), x, supports=(CPU,))
+    x = g.node("MUL_MAT", g.weight("gpu1"), x)
+    x = g.node("SILU", x, supports=("gpu1", CPU)) if False else g.node("SQR", x, supports=(GPU,))
+    g.node("SQRT", x, supports=(GPU, CPU))
+    return g
+
+
+def offloaded() -> Drawing:
+    """Weights in host memory, products that some GPUs want, and support."""
+    g = Drawing("gpu0", "gpu1", "CPU")
+    x = g.input()
+    both = ("gpu0", "gpu1")
+    for supports, offload in (
+        (None, ("gpu1",)), (None, both), (("gpu1", CPU), both), ((CPU,), both), (None, ()),
+    ):  # fmt: skip
+        x = g.node("MUL_MAT", g.weight(CPU), x, supports=supports, offload=offload)
+        x = g.node("RMS_NORM", x, supports=supports)
+    y = g.node("ADD", x, g.weight(CPU, ne=(64, 1, 1, 1)), ne=x.ne, offload=("gpu1",))
+    y = g.node("MUL", y, g.weight("gpu1", ne=(64, 1, 1, 1)), ne=x.ne, offload=("gpu0",))
+    y = g.node(
+        "ADD", g.node("SQR", y), g.weight(CPU, ne=(64, 1, 1, 1)), ne=x.ne, supports=(CPU, GPU)
+    )
+    return g
+
+
+def not_offloaded() -> Drawing:
+    """The same wish where op_offload is off."""
+    g = Drawing(op_offload=False)
+    x = g.node("MUL_MAT", g.weight(CPU), g.input(), offload=(GPU,))
+    g.node("MUL_MAT", g.weight(CPU), x, offload=(GPU,))
+    return g
+
+
+def host_weights_before_others() -> Drawing:
+    """BLAS before the CPU: host weights are on the first that reads them, so nothing is offloaded."""
+    g = Drawing("gpu0", "blas0", "CPU")
+    x = g.node("MUL_MAT", g.weight(CPU), g.input(), offload=(GPU,))
+    x = g.node("RMS_NORM", x, supports=(GPU, CPU))
+    x = g.node("MUL_MAT", g.weight(CPU), x, supports=(GPU, CPU), offload=(GPU,))
+    g.node("MUL_MAT", g.weight(CPU), g.node("SQR", x), supports=("blas0", CPU), offload=(GPU,))
+    return g
+
+
+def spread() -> Drawing:
+    """What nodes between others get: down and up from GPUs, then from the CPU."""
+    g = Drawing("gpu0", "gpu1", "CPU")
+    x = g.input()
+    x = g.chain(x, "SQR", "SQRT")  # before: up from gpu1
+    x = g.node("MUL_MAT", g.weight("gpu1"), x)
+    x = g.chain(x, "RMS_NORM", "ADD")  # between: down from gpu1
+    x = g.node("SQR", x, supports=(CPU,))
+    x = g.chain(x, "RMS_NORM")
+    x = g.node("MUL_MAT", g.weight(CPU), x)  # stops gpu1
+    x = g.chain(x, "SQR", "ADD")
+    x = g.node("MUL_MAT", g.weight(GPU), x, name="on_gpu0")
+    x = g.node("SQR", x, supports=("gpu1", CPU))
+    x = g.chain(x, "SQRT")
+    x = g.view(x, "RESHAPE", (x.ne[0] * x.ne[1], 1, 1, 1))
+    x = g.chain(x, "SQR")
+    x = g.node("SQRT", x, pin=CPU)
+    g.chain(x, "SQR", "ADD")
+    return g
+
+
+def only_the_cpu() -> Drawing:
+    """The CPU in the middle: the last two sweeps spread it."""
+    g = Drawing("gpu0", "gpu1", "CPU")
+    x = g.chain(g.input(), "SQR", "RMS_NORM")
+    x = g.node("MUL_MAT", g.weight(CPU), x)
+    x = g.chain(x, "SQR", "RMS_NORM")
+    x = g.view(x, "RESHAPE", (512, 1, 1, 1))
+    g.chain(x, "SQR", "SQRT")
+    return g
+
+
+def nothing_known() -> Drawing:
+    """No weight, no pin: nodes are where the most inputs are, the first of those that are equal."""
+    g = Drawing("gpu0", "gpu1", "CPU")
+    a, b = g.leaf("plain-a"), g.leaf("plain-b")
+    x = g.node("ADD", a, b)
+    cache = g.leaf("kept", memory="gpu1", usage="any")
+    y = g.node("ADD", cache, x, supports=("gpu0", "gpu1"))
+    z = g.node("ADD", g.view(y), g.view(cache))
+    g.node("ADD", z, g.input())
+    return g
+
+
+def most_inputs() -> Drawing:
+    """Nodes that no neighbour can take: the one that reads the most inputs gets them."""
+    g = Drawing("gpu0", "gpu1", "gpu2", "CPU")
+    x = g.node("MUL_MAT", g.weight("gpu2"), g.input())
+    w = [g.leaf(f"kept-{i}", memory="gpu1", usage="any") for i in range(2)]
+    k = g.leaf("kept-0", memory="gpu0", usage="any")
+    x = g.node("ADD", w[0], x, supports=("gpu0", "gpu1", CPU), ne=x.ne)
+    x = g.node("ADD", g.view(w[1]), x, supports=("gpu0", "gpu1"), ne=x.ne)
+    y = g.node("MUL_MAT", g.weight("gpu2"), x, ne=x.ne)
+    y = g.node("ADD", k, w[0], supports=("gpu0", "gpu1"))
+    y = g.node("ADD_ID", k, w[0], g.view(w[1]), supports=("gpu0", "gpu1"), ne=y.ne) if False else y
+    y = g.node("ADD", y, x, supports=("gpu0", CPU))
+    g.node("ADD", g.leaf("unplaced"), y, supports=("gpu1", CPU))
+    return g
+
+
+def upgraded() -> Drawing:
+    """Devices that share the CPU's memory: nodes move up if they can, and their sources can be
+    read there."""
+    g = Drawing("gpu0", "blas0", "blas1", "CPU")
+    x = g.input()
+    x = g.node("MUL_MAT", g.weight(CPU), x, supports=(CPU,))
+    x = g.node("SQR", x, supports=("blas0", "blas1", CPU))
+    x = g.node("SQRT", x, supports=("blas1", CPU))
+    x = g.node("RMS_NORM", x, supports=(GPU, CPU))
+    y = g.node("MUL_MAT", g.weight(GPU), g.input())
+    y = g.node("SQR", y, pin=GPU)
+    x = g.node("ADD", x, y, pin=CPU)
+    x = g.node("ADD", g.view(x), x, pin=CPU)
+    g.node("MUL", x, g.weight(GPU, ne=(64, 1, 1, 1)), ne=x.ne, pin="blas1")
+    return g
+
+
+def views() -> Drawing:
+    """Views of nodes, leafs and weights, which run nowhere but are placed."""
+    g = Drawing("gpu0", "gpu1", "CPU")
+    w = g.weight(GPU, ne=(64, 16, 1, 1))
+    part = g.view(w, ne=(64, 8, 1, 1), offset=64)
+    x = g.node("ADD", part, g.input(ne=(64, 8, 1, 1)))
+    plain = g.leaf("plain")
+    x = g.node("ADD", x, plain)
+    y = g.view(plain, "RESHAPE", (64, 8, 1, 1))
+    z = g.view(y, ne=(64, 4, 1, 1), offset=1024)
+    z = g.node("SQR", z, pin="gpu1")
+    x = g.node("ADD", x, y)
+    v = g.view(x, ne=(64, 4, 1, 1))
+    g.node("ADD", v, z, pin=CPU)
+    g.view(g.node("SQRT", v, supports=("gpu1", CPU)), "RESHAPE")
+    return g
+
+
+def begins_with_views() -> Drawing:
+    """A graph whose first nodes are views, so that the first split begins before its first op."""
+    g = Drawing("gpu0", "gpu1", "CPU")
+    x = g.input()
+    a = g.view(x, "RESHAPE")
+    b = g.view(a, "PERMUTE")
+    c = g.view(b, "TRANSPOSE")
+    x = g.node("SQR", c, pin="gpu1")
+    g.view(x)
+    return g
+
+
+def weights_of_a_split() -> Drawing:
+    """Host weights that are copied: each begins a split, unless it is the first input."""
+    g = Drawing("gpu0", "CPU")
+    x = g.input()
+    for i in range(3):
+        x = g.node("MUL_MAT", g.weight(CPU), x, offload=(GPU,), name=f"up-{i}")
+        x = g.node("RMS_NORM", x)
+    x = g.node("MUL_MAT", g.weight(GPU), x)
+    x = g.node("MUL", x, g.leaf("scale", (64, 1, 1, 1), memory=CPU, usage="any"), ne=x.ne, pin=GPU)
+    twice = g.weight(CPU)
+    x = g.node("MUL_MAT", twice, x, offload=(GPU,))
+    x = g.node("ADD", x, g.input())
+    g.node("MUL_MAT", twice, x, offload=(GPU,))
+    return g
+
+
+def many_splits() -> Drawing:
+    """Forty splits: the table of splits grows twice."""
+    g = Drawing("gpu0", "gpu1", "CPU")
+    x = g.input()
+    for i in range(40):
+        x = g.node("SQR" if i % 2 else "RMS_NORM", x, pin=("gpu0", "CPU", "gpu1")[i % 3])
+    return g
+
+
+def copied_once() -> Drawing:
+    """Inputs that several splits of several devices read, some of them twice."""
+    g = Drawing("gpu0", "gpu1", "CPU")
+    a, b = g.input("a"), g.input("b")
+    x = g.node("ADD", a, a, pin=GPU)
+    y = g.node("ADD", a, b, pin="gpu1")
+    z = g.node("ADD", x, b, pin=GPU)
+    u = g.node("ADD", y, z, pin=CPU)
+    v = g.node("ADD", u, y, pin="gpu1")
+    w = g.node("ADD", x, u, pin=CPU)
+    g.node("ADD", v, w, pin=GPU)
+    return g
+
+
+def pinned_leafs() -> Drawing:
+    """Pins of leafs, of inputs and of nodes with weights."""
+    g = Drawing("gpu0", "gpu1", "CPU")
+    a = g.leaf("a", flags=("input",), pin="gpu0")
+    b = g.leaf("b", pin="gpu1")
+    x = g.node("ADD", a, b)
+    x = g.node("MUL_MAT", g.weight(GPU), x, pin="gpu1")
+    g.node("SQR", x, flags=("output",))
+    return g
+
+
+def several_weights() -> Drawing:
+    """Nodes with several weights, of which the first counts; a source that is missing; a node that
+    is an input although it has weights."""
+    g = Drawing("gpu0", "gpu1", "CPU")
+    small = (64, 8, 1, 1)
+    x = g.node("ADD", g.weight("gpu1", ne=small), g.weight(GPU, ne=small))
+    x = g.node("SOFT_MAX", x, None, g.weight(GPU, "sinks", (1, 1, 1, 1)), ne=x.ne, params=(_F1,))
+    y = g.node("MUL_MAT", g.weight(GPU), g.input(), flags=("input",))
+    x = g.node("ADD", x, y)
+    g.node("SOFT_MAX", x, None, g.weight("gpu1", "last", (1, 1, 1, 1)), ne=x.ne, params=(_F1,))
+    return g
+
+
+def repacked() -> Drawing:
+    """Weights that the CPU holds in a layout of its own: they are not host memory."""
+    g = Drawing()
+    x = g.node("MUL_MAT", g.weight("CPU_REPACK"), g.input(), offload=(GPU,))
+    x = g.node("MUL_MAT", g.weight(CPU), x, offload=(GPU,))
+    g.node("SQR", x, supports=(GPU,))
+    return g
+
+
+def viewed_before_read() -> Drawing:
+    """A leaf in no memory that a view comes before: the view goes where it can run."""
+    g = Drawing("gpu0", "gpu1", "CPU")
+    plain = g.leaf("plain")
+    v = g.view(plain, ne=(64, 4, 1, 1), supports=("gpu1", CPU))
+    x = g.node("ADD", plain, g.input(), pin="gpu1")
+    g.node("ADD", g.node("SQR", v, pin=CPU), g.view(x, ne=v.ne))
+    return g
+
+
+CASES: dict[str, Callable[[], Drawing]] = {
+    "rope frequencies on the GPU": rope,
+    "a cache in memory": allocated,
+    "weights where their op cannot run": unable,
+    "weights in host memory": offloaded,
+    "weights in host memory without offload": not_offloaded,
+    "BLAS before the CPU": host_weights_before_others,
+    "nodes between others": spread,
+    "the CPU between": only_the_cpu,
+    "nothing in memory": nothing_known,
+    "the most inputs": most_inputs,
+    "devices that share memory": upgraded,
+    "views": views,
+    "views first": begins_with_views,
+    "weights of a split": weights_of_a_split,
+    "many splits": many_splits,
+    "copied once": copied_once,
+    "pinned leafs": pinned_leafs,
+    "several weights": several_weights,
+    "repacked weights": repacked,
+    "a view before its leaf": viewed_before_read,
+}
