@@ -277,6 +277,8 @@ def _otherwise(text: str, statement: bool = False) -> Iterator[tuple[str, str]]:
         before = words[solid[place - 1]] if place else ""
         after = words[solid[place + 1]] if place + 1 < len(solid) else ""
         begin, end = tokens[i].span()
+        if word in ("==", "!=") and not statement and ("&&" in words or "||" in words):
+            continue  # an operand of a sign, which is negated whole
         if word in _FLIPPED and not (
             word in "<>" and re.match(r"^(?:struct|void|char|ggml_\w+)$", after)
         ):

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import gc
 import hashlib
 import json
 import os
@@ -56,7 +57,7 @@ FUNCTIONS = {
         "ggml_gallocr_node_needs_realloc", "ggml_gallocr_needs_realloc", "ggml_gallocr_alloc_graph",
     ),
 }  # fmt: skip
-LIMIT_S = 10  # seconds of the processor
+LIMIT_S = 4  # seconds of the processor
 
 
 def mutants(folder: Path) -> dict[str, list[Mutant]]:
@@ -77,11 +78,12 @@ def library(target: Path) -> dict[str, list[Mutant]]:
 
     options = Options()
     upstream = upstream_of(options)
-    name = f"{label_of(options, upstream)}-{configuration(options, upstream)[:12]}"
+    name = f"{label_of(options, upstream)}-{configuration(options, upstream)[:12]}"  # see build_ggml
     tree = cache.default_folder() / "trees" / name
     copies, build = tree / build_ggml.INSTRUMENTED, tree / "build"
     found = mutants(copies)
-    shutil.copytree(build_ggml.build(options), target, dirs_exist_ok=True)
+    built = build_ggml.build(options) if "GP_BUILT" not in os.environ else Path(os.environ["GP_BUILT"])
+    shutil.copytree(built, target, dirs_exist_ok=True)
     commands = {
         one["file"]: one["command"]
         for one in json.loads((build / "compile_commands.json").read_text())
@@ -175,9 +177,13 @@ def child(folder: str, numbers: list[int]) -> None:
 
     ggml_py.builds.LIB_DIR = Path(folder)
     from ggml_py.releases import rule_cases
-    from ggml_py.scheduler import as_recorded  # noqa: F401
+    from ggml_py.scheduler.as_recorded import AsRecorded
 
-    cases = rule_cases()
+    cases = sorted(rule_cases(), key=lambda case: len(case.plan.capture.tensors))
+    with AsRecorded(cases[0].plan) as scheduler:  # so that modules are there
+        scheduler.plan(cases[0].plan)
+    gc.collect()
+    gc.freeze()
     (library_file,) = Path(folder).glob("*/libggml-base.so.0")
     variable = ctypes.c_int.in_dll(ctypes.CDLL(str(library_file)), "gp_mutant")
     usual = forked(0, cases, variable)["rows"]
@@ -228,7 +234,7 @@ def main() -> int:
     usual = rows.pop(0)["rows"]
     from ggml_py.releases import rule_cases
 
-    names = [c.name for c in rule_cases()]
+    names = [c.name for c in sorted(rule_cases(), key=lambda c: len(c.plan.capture.tensors))]
     missed = 0
     for number in sorted(rows):
         own = rows[number]["rows"]

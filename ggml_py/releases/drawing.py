@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from ..plan import Plan
 from ..trace import reference
@@ -15,6 +15,7 @@ from ..trace.record import (
     BuftRecord,
     Capture,
     ComputeBufferRecord,
+    OptimizedRecord,
     Settings,
     TensorRecord,
 )
@@ -72,6 +73,10 @@ class Drawing:
         self.devices = devices or ("gpu0", "CPU")
         self.n_copies, self.op_offload = n_copies, op_offload
         self.limits = limits or {}
+        # How the first device orders the nodes of a graph that is all its own, by their numbers,
+        # and what it keeps until which node.
+        self.order: list[int] = []
+        self.keep: list[tuple[Drawn, Drawn]] = []
         self.nodes: list[Drawn] = []
         self.leafs: list[Drawn] = []
 
@@ -172,14 +177,19 @@ class Drawing:
             tuple(BufferRecord(bufts.index(m), usage, 256) for m, usage in places),
             tuple(record(i, t) for i, t in enumerate(every)),
             tuple(ids[id(t)] for t in self.leafs),
+            optimizers=int(bool(self.order)),
+            optimized=(
+                OptimizedRecord(
+                    0,
+                    0,
+                    len(self.nodes),
+                    tuple(self.order),
+                    tuple((ids[id(kept)], ids[id(until)]) for kept, until in self.keep),
+                ),
+            )
+            if self.order
+            else (),
             compute_buffers=tuple(
                 ComputeBufferRecord(names.index(d), 128, n) for d, n in self.limits.items()
             ),
         )  # fmt: skip
-
-
-def with_copies(plan: Plan, n_copies: int) -> Plan:
-    """The plan of the same graph with that number of copies for pipeline parallelism."""
-    settings = plan.capture.settings._replace(n_copies=n_copies)
-    capture = replace(plan.capture, settings=settings)
-    return Plan(capture, reference.plan(capture).outcome)

@@ -203,6 +203,33 @@ def _moved(pin: str) -> Drawing:
     return g
 
 
+def _swapped(pin: str) -> Drawing:
+    g = Drawing(GPU, "gpu1", CPU)
+    g.node("SQRT", g.node("SQR", g.input(), pin=pin), pin=CPU)
+    return g
+
+
+def _same_memory(pin: str) -> Drawing:
+    g = Drawing(GPU, "blas0", CPU)
+    x = g.node("SQR", g.leaf("plain"), supports=("blas0", CPU) if pin == "blas0" else (CPU,))
+    g.node("SQRT", x, pin=GPU)
+    return g
+
+
+def _leaf(pin: str) -> Drawing:
+    g = Drawing(GPU, "gpu1", CPU)
+    g.leaf("unread", flags=("input",), pin=pin)
+    g.node("SQR", g.input(), pin=GPU)
+    return g
+
+
+def _limited(rows: int) -> Drawing:
+    g = Drawing(GPU, CPU, limits={GPU: 8192})
+    x = g.input("x", (64, rows, 1, 1))
+    g.node("SQR", g.node("CONT", x, pin=GPU), pin=GPU)
+    return g
+
+
 # A graph that gets memory after another was reserved.
 RESERVED: dict[str, tuple[Callable[[], Drawing], Callable[[], Drawing]]] = {
     "smaller than reserved": (lambda: _growing(16), lambda: _growing(8)),
@@ -212,6 +239,13 @@ RESERVED: dict[str, tuple[Callable[[], Drawing], Callable[[], Drawing]]] = {
     "a larger input than reserved": (lambda: _growing(8), lambda: _growing(8, wide=True)),
     "the CPU alone, larger than reserved": (lambda: _on_cpu(8), lambda: _on_cpu(64)),
     "the CPU alone, smaller than reserved": (lambda: _on_cpu(64), lambda: _on_cpu(8)),
+    "on the other GPU than reserved": (lambda: _swapped(GPU), lambda: _swapped("gpu1")),
+    "on another device of one memory": (
+        lambda: _same_memory("blas0"),
+        lambda: _same_memory(CPU),
+    ),
+    "a leaf elsewhere than reserved": (lambda: _leaf(GPU), lambda: _leaf("gpu1")),
+    "more than there is, reserved less": (lambda: _limited(4), lambda: _limited(64)),
     "elsewhere than reserved": (lambda: _moved("gpu1"), lambda: _moved(GPU)),
     "on the CPU, not on the GPU as reserved": (lambda: _moved(GPU), lambda: _moved(CPU)),
 }

@@ -43,7 +43,7 @@ def unable() -> Drawing:
     x = g.node("MUL_MAT", g.weight(GPU), x, supports=("gpu1", CPU))
     x = g.node("MUL_MAT", g.weight("gpu1"), x, supports=(CPU,))
     x = g.node("MUL_MAT", g.weight("gpu1"), x)
-    x = g.node("SILU", x, supports=("gpu1", CPU)) if False else g.node("SQR", x, supports=(GPU,))
+    x = g.node("SQR", x, supports=(GPU,))
     g.node("SQRT", x, supports=(GPU, CPU))
     return g
 
@@ -138,7 +138,6 @@ def most_inputs() -> Drawing:
     x = g.node("ADD", g.view(w[1]), x, supports=("gpu0", "gpu1"), ne=x.ne)
     y = g.node("MUL_MAT", g.weight("gpu2"), x, ne=x.ne)
     y = g.node("ADD", k, w[0], supports=("gpu0", "gpu1"))
-    y = g.node("ADD_ID", k, w[0], g.view(w[1]), supports=("gpu0", "gpu1"), ne=y.ne) if False else y
     y = g.node("ADD", y, x, supports=("gpu0", CPU))
     g.node("ADD", g.leaf("unplaced"), y, supports=("gpu1", CPU))
     return g
@@ -267,9 +266,145 @@ def viewed_before_read() -> Drawing:
     """A leaf in no memory that a view comes before: the view goes where it can run."""
     g = Drawing("gpu0", "gpu1", "CPU")
     plain = g.leaf("plain")
-    v = g.view(plain, ne=(64, 4, 1, 1), supports=("gpu1", CPU))
+    v = g.view(plain, ne=(64, 4, 1, 1))
+    w = g.view(plain, ne=(64, 4, 1, 1), offset=1024, supports=("gpu1", CPU))
     x = g.node("ADD", plain, g.input(), pin="gpu1")
-    g.node("ADD", g.node("SQR", v, pin=CPU), g.view(x, ne=v.ne))
+    v = g.node("ADD", g.node("SQR", v, pin=CPU), g.node("SQR", w, pin=CPU))
+    g.node("ADD", v, g.view(x, ne=v.ne))
+    return g
+
+
+def pinned_view() -> Drawing:
+    """A view that is pinned elsewhere than its base, read by a device that shares its memory."""
+    g = Drawing("gpu0", "blas0", "CPU")
+    x = g.node("MUL_MAT", g.weight(GPU), g.input(), pin=GPU)
+    v = g.view(x, pin=CPU)
+    x = g.node("ADD", v, g.input(), pin=BLAS)
+    g.node("SQR", x, supports=(GPU,))
+    return g
+
+
+def full_split() -> Drawing:
+    """A split with thirty inputs, which reads one of them again, and what it reads in place."""
+    g = Drawing("gpu0", "blas0", "CPU")
+    start = g.input()
+    made = [g.node("SQR", start, pin=GPU, name=f"made-{i}") for i in range(30)]
+    here = g.node("SQRT", start, pin=BLAS)
+    more = g.node("SQR", start, pin=GPU, name="more")
+    x = start
+    for one in (*made, made[3], here, more):
+        x = g.node("ADD", x, one, supports=(CPU,))
+    return g
+
+
+def placed_weight() -> Drawing:
+    """A split that has inputs reads a weight that another device is given, in place."""
+    g = Drawing("gpu0", "blas0", "CPU")
+    x = g.node("SQR", g.input(), pin=GPU)
+    x = g.node("ADD", x, g.input(), supports=(CPU,))
+    g.node("MUL_MAT", g.weight(CPU), x, supports=(CPU,))
+    return g
+
+
+def cpu_last() -> Drawing:
+    """A node above the CPU's, which is the last: only the last sweep, up, reaches it."""
+    g = Drawing()
+    g.node("MUL_MAT", g.weight(CPU), g.node("SQR", g.input()))
+    return g
+
+
+def cpu_above() -> Drawing:
+    """The CPU between a node without a place and a GPU: the GPU stops there on its way up."""
+    g = Drawing()
+    x = g.node("MUL_MAT", g.weight(CPU), g.node("SQR", g.input()))
+    g.node("MUL_MAT", g.weight(GPU), x, ne=x.ne)
+    return g
+
+
+def moved_up() -> Drawing:
+    """Nodes that move to the first of three devices with one memory, if it reads all sources."""
+    g = Drawing("blas0", "blas1", "CPU")
+    x = g.node("SQR", g.input(), pin="blas1")
+    g.node("SQRT", x, pin=CPU)
+    return g
+
+
+def not_moved_up() -> Drawing:
+    """The same where the first source alone, or the second, is in memory that it does not read."""
+    g = Drawing("gpu0", "blas0", "CPU")
+    a, b = g.node("SQR", g.input(), pin=GPU), g.node("SQR", g.input(), pin=BLAS)
+    x = g.node("ADD", a, b, pin=CPU)
+    g.node("ADD", g.node("SQR", x, supports=(CPU,)), g.node("SQRT", a, pin=GPU), pin=CPU)
+    return g
+
+
+def ten_sources() -> Drawing:
+    """Nodes with as many sources as there can be, of which the last decides."""
+    g = Drawing("gpu0", "gpu1", "blas0", "CPU")
+    x = g.input()
+    here = [g.node("SQR", x, pin=CPU, name=f"here-{i}") for i in range(9)]
+    only = (GPU, "gpu1")
+    last = g.node("ADD", *here, g.weight("gpu1"), supports=only, ne=x.ne)
+    kept = g.leaf("kept", memory=GPU, usage="any")
+    y = g.node("ADD", *here, kept, supports=("gpu0", "gpu1"))
+    plain = g.leaf("plain")
+    z = g.node("ADD", *here, plain, pin="gpu1")
+    u = g.node("ADD", *here, y, pin=CPU)
+    v = g.node("ADD", last, z, pin=GPU)
+    v = g.node("ADD", *[v] * 9, g.weight(CPU, ne=v.ne), pin=GPU)
+    g.node("ADD", u, v, pin=CPU)
+    return g
+
+
+def pipeline() -> Drawing:
+    """Four copies of the graph, on two GPUs, with weights, and leafs that are no inputs."""
+    g = Drawing("gpu0", "gpu1", "CPU", n_copies=4)
+    a, b = g.input("a"), g.input("b")
+    kept, plain = g.leaf("kept", memory=CPU, usage="any"), g.leaf("plain")
+    x = g.node("MUL_MAT", g.weight(GPU), a)
+    x = g.node("ADD", x, kept)
+    x = g.node("MUL_MAT", g.weight("gpu1"), x)
+    x = g.node("ADD", x, b)
+    x = g.node("MUL_MAT", g.weight(CPU), x, offload=(GPU,))
+    x = g.node("ADD", plain, x)
+    g.input("unread")
+    g.node("MUL_MAT", g.weight(CPU), x)
+    return g
+
+
+def pipeline_without_inputs() -> Drawing:
+    """A split of a pipeline without inputs, behind those of both GPUs: it waits for them."""
+    g = Drawing("gpu0", "gpu1", "CPU", n_copies=4)
+    a, b = g.input("a"), g.input("b")
+    x = g.node("SQR", a, pin=GPU)
+    y = g.node("SQRT", b, pin=CPU)
+    z = g.node("ADD", x, y, pin="gpu1")
+    u = g.node("CONT", b, pin=CPU)
+    g.node("ADD", z, u, pin=GPU)
+    return g
+
+
+def many_pipeline_inputs() -> Drawing:
+    """Forty inputs of a graph with four copies: the table of inputs grows."""
+    g = Drawing("gpu0", "CPU", n_copies=4)
+    x = g.input()
+    for _ in range(40):
+        x = g.node("ADD", x, g.input(), pin=GPU)
+    return g
+
+
+def reordered() -> Drawing:
+    """A GPU that computes nodes in another order, and keeps tensors longer for it."""
+    g = Drawing("gpu0", "CPU")
+    x = g.node("MUL_MAT", g.weight(GPU), g.input())
+    ends = [g.node("SQR", x, name=f"side-{i}") for i in range(14)]
+    y = g.node("CONT", x)
+    for one in ends:
+        y = g.node("ADD", one, y)
+    z = g.node("CONT", y)
+    z = g.node("CONT", z)
+    g.order = [0, 15, *range(14, 0, -1), *range(16, len(g.nodes))]
+    g.keep = [(one, y) for one in ends[:13]] + [(x, z), (x, z), (ends[0], z)]
     return g
 
 
@@ -294,4 +429,16 @@ CASES: dict[str, Callable[[], Drawing]] = {
     "several weights": several_weights,
     "repacked weights": repacked,
     "a view before its leaf": viewed_before_read,
+    "a pinned view": pinned_view,
+    "a split with 30 inputs, read again": full_split,
+    "a weight read in place": placed_weight,
+    "the CPU last": cpu_last,
+    "the CPU above a GPU": cpu_above,
+    "nodes that move up": moved_up,
+    "nodes that do not": not_moved_up,
+    "ten sources": ten_sources,
+    "a pipeline of two GPUs": pipeline,
+    "a split of a pipeline without inputs": pipeline_without_inputs,
+    "a pipeline with 41 inputs": many_pipeline_inputs,
+    "nodes in another order": reordered,
 }

@@ -4,7 +4,7 @@ this release does with them: its compute buffers, its reallocations, its waits a
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -13,7 +13,7 @@ from ..backends.device import Device
 from ..backends.device import devices as all_devices
 from ..backends.sharing import changing
 from ..boundary.ffi import ffi, lib
-from ..errors import AllocError, ArgumentError
+from ..errors import AbortError, AllocError, ArgumentError
 from ..plan import Plan
 from ..sim.assumed import assuming
 from ..sim.device import SimDevice, sim_device
@@ -21,7 +21,7 @@ from ..tensors.tensor import Tensor
 from ..trace.planned import format_bytes
 from ..trace.record import VIEW_OPS, Capture
 from .capture import read_plan
-from .observed import Observed, layout_lines, median_seconds, run_again, run_once
+from .observed import Observed, allocated_steps, layout_lines, median_seconds, run_again, run_once
 from .rebuilt import Places, RebuiltGraph, rebuilt
 from .refusal import deciding
 from .scheduler import Scheduler
@@ -54,6 +54,34 @@ class _Pinned(NamedTuple):
             self.scheduler.set_tensor_backend(tensor, backend)
 
 
+class _Ordering:
+    """A `graph_optimize` that orders the nodes of a split as the recorded one did, and keeps what
+    it kept. It leaves a split alone that the record does not have."""
+
+    def __init__(self, backend: int) -> None:
+        self._backend = backend
+        self._capture: Capture | None = None
+        self._tensors: Sequence[Tensor] = ()
+        self._ids: dict[int, int] = {}
+
+    def about(self, capture: Capture | None, tensors: Sequence[Tensor]) -> None:
+        """The graph that it will be asked about, by the tensors' ids."""
+        self._capture, self._tensors = capture, tensors
+        self._ids = {int(ffi.cast("uintptr_t", t.ptr)): i for i, t in enumerate(tensors)}
+
+    def __call__(self, nodes: Any) -> Any:
+        """The nodes in the recorded order."""
+        ids = [self._ids.get(int(ffi.cast("uintptr_t", node.ptr)), -1) for node in nodes]
+        for made in self._capture.optimized if self._capture else ():
+            order = made.order or tuple(range(made.start, made.end))
+            if made.backend == self._backend and sorted(ids) == sorted(order):
+                for kept, until in made.alloc_deps:
+                    if kept < len(self._tensors):
+                        nodes.add_alloc_dep(self._tensors[kept], self._tensors[until])
+                return [ids.index(i) for i in order]
+        return nodes
+
+
 class AsRecorded:
     """A scheduler on devices that answer as those of a recorded plan did, for the plans that one
     scheduler made. Devices that are not here are simulated while the block lasts.
@@ -70,7 +98,8 @@ class AsRecorded:
 
     def __enter__(self) -> AsRecorded:
         with contextlib.ExitStack() as stack:
-            self._devices = _stand_ins(self._first, stack)
+            self._orderings: list[_Ordering] = []
+            self._devices = _stand_ins(self._first, stack, self._orderings)
             self._backends = [
                 stack.enter_context(device.init(self._n_threads)) for device in self._devices
             ]
@@ -131,7 +160,7 @@ class AsRecorded:
                 reserved = self._sizes(scheduler)
                 tells = scheduler._tracing
                 before = scheduler.n_reallocations if tells else 0
-                scheduler.alloc_without_plan(memory.graph)
+                steps = self._noted(scheduler, lambda: scheduler.alloc_without_plan(memory.graph))
                 made_plan = self._read(scheduler, memory) if tells else plan
                 layout = layout_lines(made_plan)
                 allocated = self._sizes(scheduler)
@@ -139,15 +168,19 @@ class AsRecorded:
                 more = scheduler.n_reallocations - before if tells else 0
                 said = tuple(one.text for one in again[len(again) - more :])
                 why_not = why_not or self._cannot_compute(memory)
-                found = Observed(reserved, allocated, said, None, (), why_not, layout=layout)
+                found = Observed(
+                    reserved, allocated, said, None, (), why_not, layout=layout, steps=steps
+                )
                 if why_not:
                     return found
                 found = run_once(scheduler, memory, made_plan, found)
                 if not in_depth:
                     return found
 
-                def allocate() -> Plan:
+                def allocate(waiting: bool) -> Plan:
                     scheduler.reset()
+                    if waiting:
+                        scheduler.synchronize()
                     made.pin()
                     scheduler.alloc_without_plan(memory.graph)
                     return self._read(scheduler, memory)
@@ -155,6 +188,9 @@ class AsRecorded:
                 return found._replace(later=run_again(scheduler, memory, allocate))
         except AllocError as error:
             return Observed(reserved, {}, (), None, (), str(error))
+        except AbortError as error:
+            said = f"the compute was stopped: {str(error).partition(chr(10))[0]}"
+            return Observed(reserved, {}, (), None, (), said)
 
     def median_seconds(self, plan: Plan) -> float:
         """The median time of a compute, on made-up values. Raises `ArgumentError` for a graph that
@@ -169,6 +205,14 @@ class AsRecorded:
                 raise ArgumentError(why_not)
             scheduler.alloc_without_plan(made.memory.graph)
             return median_seconds(scheduler, made.memory)
+
+    @staticmethod
+    def _noted(scheduler: Scheduler, work: Callable[[], object]) -> tuple[str, ...]:
+        """The waits while `work` runs, in lines; () if this build does not tell."""
+        if scheduler._tracing:
+            return allocated_steps(scheduler, work)
+        work()
+        return ()
 
     @staticmethod
     def _read(scheduler: Scheduler, memory: RebuiltGraph) -> Plan:
@@ -205,7 +249,13 @@ class AsRecorded:
             ]
             made = _Pinned(scheduler, memory, pins)
             made.pin()
-            yield made
+            for one in self._orderings:
+                one.about(capture, memory.tensors)
+            try:
+                yield made
+            finally:
+                for one in self._orderings:
+                    one.about(None, ())
 
     def _sizes(self, scheduler: Scheduler) -> dict[str, int]:
         return {backend.name: scheduler.buffer_size(backend) for backend in self._backends}
@@ -230,7 +280,9 @@ def _too_much(plan: Plan) -> str:
     return ""
 
 
-def _stand_ins(capture: Capture, stack: contextlib.ExitStack) -> list[Device]:
+def _stand_ins(
+    capture: Capture, stack: contextlib.ExitStack, orderings: list[_Ordering]
+) -> list[Device]:
     """The recorded devices, or simulated ones in their place."""
     here = {device.name: device for device in all_devices()}
     last = len(capture.backends) - 1
@@ -254,9 +306,12 @@ def _stand_ins(capture: Capture, stack: contextlib.ExitStack) -> list[Device]:
             pinned = any(one.is_host and one.name.endswith("_Host") for one in capture.bufts)
             sizes = [one.max_size for one in capture.compute_buffers if one.backend == b]
             limit = sizes[0] if sizes and sizes[0] < _DEVICE_MEMORY else None
+            ordering = _Ordering(b) if capture.optimizers >> b & 1 else None
+            orderings += [ordering] if ordering else []
             made = sim_device(
                 recorded.device, type=recorded.device_type.lower(), memory=_DEVICE_MEMORY,
                 host=buft.is_host, host_buffer=pinned and not buft.is_host, max_size=limit,
+                graph_optimize=ordering,
             )  # fmt: skip
             found.append(stack.enter_context(made))
     return found

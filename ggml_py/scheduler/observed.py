@@ -87,49 +87,62 @@ def run_once(scheduler: Scheduler, memory: RebuiltGraph, plan: Plan, seen: Obser
     ]  # fmt: skip
     waits = sum(event.kind == WAIT for event in events)
     return seen._replace(
-        waits=waits, copies=tuple(copies), outputs=_outputs(memory), steps=_steps(names, events)
-    )
+        waits=waits, copies=tuple(copies), outputs=_outputs(memory),
+        steps=(*seen.steps, *_steps(names, events)),
+    )  # fmt: skip
 
 
 def run_again(
-    scheduler: Scheduler, memory: RebuiltGraph, allocate: Callable[[], Plan]
+    scheduler: Scheduler, memory: RebuiltGraph, allocate: Callable[[bool], Plan]
 ) -> tuple[str, ...]:
-    """What three more computes do, in lines: on the scheduler's next copy of the graph, with an
-    eval callback that looks at some nodes and stops a split, and with a copy callback that fills
-    some weights itself."""
+    """What more computes do, in lines: on the scheduler's next copy of the graph, after a wait,
+    with an eval callback that looks at some nodes and stops a split, and with a copy callback that
+    fills some weights itself."""
     lines, names = [], labels(scheduler)
-    for n in (2, 3):
-        plan = allocate()
-        lines.append(f"compute {n} uses copy {plan.settings.cur_copy} of the graph")
-        lines += [f"compute {n}: {line}" for line in (*lines_of(plan), *layout_lines(plan))]
-        lines += [f"compute {n}: {line}" for line in _steps(names, _computed(scheduler, memory))]
-    said: list[str] = []
+
+    def add(title: str, rows: Sequence[str]) -> None:
+        lines.extend(f"{title}: {row}" for row in rows)
+
+    for n, waiting in ((2, False), (3, True)):
+        plan = allocate(waiting)
+        add(f"compute {n}", (f"copy {plan.settings.cur_copy} of the graph", *lines_of(plan)))
+        add(f"compute {n}", layout_lines(plan))
+        add(f"compute {n}", _steps(names, _computed(scheduler, memory)))
+    said = {True: 0, False: 0}
 
     def look(tensor: Tensor, ask: bool) -> bool:
-        said.append(f"{'asks about' if ask else 'shows'} '{tensor.name}'")
-        return len(said) % 3 != 1 if ask else len(said) % 4 != 3
+        said[ask] += 1
+        add("eval callback", [f"{'asks about' if ask else 'shows'} '{tensor.name}'"])
+        return said[ask] % 4 == 0 if ask else said[ask] != 2
 
-    scheduler.set_eval_callback(look)
-    scheduler.compute(memory.graph)
-    scheduler.set_eval_callback(None)
-    lines += [f"with an eval callback: {one}" for one in said]
+    def compute() -> None:
+        scheduler.set_eval_callback(look)
+        scheduler.compute(memory.graph)
+        scheduler.set_eval_callback(None)
+
+    MadeUp(memory.tensors).write()
+    add("with an eval callback", _steps(names, events_of(scheduler, compute)))
+    add("with an eval callback", [f"'{one.name}' {one.digest}" for one in _outputs(memory)])
     if hasattr(lib, "ggml_backend_sched_set_copy_callback"):
 
         def fill(backend: Backend, src: Tensor, _dst: Tensor, nodes: Sequence[Tensor]) -> bool:
-            lines.append(f"copy callback: '{src.name}' to {backend.name}, {len(nodes)} nodes")
+            add("copy callback", [f"'{src.name}' to {backend.name}, {len(nodes)} nodes"])
             return len(lines) % 2 == 0
 
         scheduler.set_copy_callback(fill)
-        lines += [
-            f"with a copy callback: {line}" for line in _steps(names, _computed(scheduler, memory))
-        ]
+        add("with a copy callback", _steps(names, _computed(scheduler, memory)))
         scheduler.set_copy_callback(None)
     return tuple(lines)
 
 
 def _computed(scheduler: Scheduler, memory: RebuiltGraph) -> list[RunEvent]:
     MadeUp(memory.tensors).write()
-    return events_of(scheduler, memory.graph)
+    return events_of(scheduler, lambda: scheduler.compute(memory.graph))
+
+
+def allocated_steps(scheduler: Scheduler, work: Callable[[], object]) -> tuple[str, ...]:
+    """The waits while memory is reserved or given, in lines."""
+    return _steps(labels(scheduler), events_of(scheduler, work))
 
 
 def _steps(names: Sequence[str], events: Sequence[RunEvent]) -> tuple[str, ...]:

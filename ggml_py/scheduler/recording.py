@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -154,12 +154,11 @@ def _distinct(plans: Sequence[Plan]) -> tuple[list[Plan], list[int]]:
     return found, index_of
 
 
-def events_of(scheduler: Scheduler, graph: Graph) -> list[RunEvent]:
-    """The events of one compute, without a `Run`. C: gp_run_start"""
-    if not lib.gp_run_start(scheduler.ptr, False, 1 << 20):
-        raise ArgumentError("a scheduler with an eval callback cannot be recorded")
+def events_of(scheduler: Scheduler, work: Callable[[], object]) -> list[RunEvent]:
+    """The scheduler's events while `work` runs, without a `Run`. C: gp_run_start"""
+    lib.gp_run_start(scheduler.ptr, False, 1 << 20)
     try:
-        scheduler.compute(graph)
+        work()
     finally:
         rows, _lost = _taken(scheduler)
     return list(_plain(rows, 0, rows[0].start if len(rows) else 0, 0))

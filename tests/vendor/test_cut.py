@@ -4,6 +4,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from functools import partial
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 REPO = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(REPO))
 from vendor import cache, cards, cpp_source, cut, identity, releases  # noqa: E402
+from vendor.comments import without_comments  # noqa: E402
 from vendor.report import BuildError, OutsideError  # noqa: E402
 
 COMPILER = shutil.which("g++") or "c++"
@@ -308,20 +310,81 @@ def test_a_backend_that_a_release_lacks_is_left_out_with_the_reason(tmp_path):
     assert made[0].why == "the release has no ggml-metal/ggml-metal.cpp"
 
 
-def test_what_is_cut_is_kept_for_the_next_build(tmp_path, monkeypatch):
-    native, ran = REPO / "ggml_py" / "native", []
-    generate = cards.generate
-    monkeypatch.setattr(cards, "generate", lambda *given: ran.append(given) or generate(*given))
+def test_what_is_cut_is_kept_until_what_it_is_made_of_changes(tmp_path, monkeypatch):
+    """Each backend on its own: a change of the scheduler or of a comment cuts none again."""
+    native, ran, ggml = REPO / "ggml_py" / "native", [], tmp_path / "ggml"
+    for name in ("ggml-cuda/ggml-cuda.cu", "ggml-metal/ggml-metal.cpp", "ggml-backend.cpp"):
+        (ggml / "src" / name).parent.mkdir(parents=True, exist_ok=True)
+        (ggml / "src" / name).write_text("int f() { return 1; }  // one\n")
+    (ggml / "include").mkdir()
+    (ggml / "include" / "ggml.h").write_text("int n;\n")
+    cut = cards._cut
+    monkeypatch.setattr(cards, "_cut", lambda *given: ran.append(given[0]) or cut(*given))
 
-    def cached(sha256, names):
-        empty = tmp_path / "ggml"
-        return cards.cached(empty, sha256, native, tmp_path / "cache", [COMPILER], names)
+    def cached(*names):
+        ran.clear()
+        made = cards.cached(ggml, native, tmp_path / "cache", [COMPILER], names)
+        assert [one.backend for one in made] == list(names) and all(one.why for one in made)
+        return sorted(ran)
 
-    first = cached("1", ["cuda"])
-    assert cached("1", ["cuda"]) == first and len(ran) == 1
-    cached("2", ["cuda"])
-    assert [one.backend for one in cached("1", ["cuda", "metal"])] == ["cuda", "metal"]
-    assert len(ran) == 3
+    assert cached("cuda", "metal") == ["cuda", "metal"]
+    assert cached("metal", "cuda") == cached("cuda") == []
+    (ggml / "src" / "ggml-backend.cpp").write_text("int f() { return 2; }\n")
+    (ggml / "src" / "ggml-cuda" / "ggml-cuda.cu").write_text("int f() { return 1; }  // two\n")
+    assert cached("cuda", "metal") == []
+    (ggml / "src" / "ggml-cuda" / "ggml-cuda.cu").write_text("int f() { return 3; }\n")
+    assert cached("cuda", "metal") == ["cuda"]
+    (ggml / "include" / "ggml.h").write_text("\nint n;\n")  # its lines have other numbers
+    assert cached("cuda", "metal") == ["cuda", "metal"]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("f(); // a\n", "f(); // b\n", True),
+        ("f(); /* a\n */ g();\n", "f(); /* b\n */ g();\n", True),
+        ("f(); /* a\n */ g();\n", "f(); /* a */ g();\n", False),  # lines move
+        ('f("// a");\n', 'f("// b");\n', False),
+        ("f('\"'); // a\n", "f('\"'); // b\n", True),
+        ('f(R"(// a)");\n', 'f(R"(// b)");\n', False),
+        ("f(); // a\n", "g(); // a\n", False),
+    ],
+)
+def test_comments_do_not_count(tmp_path, one, other, same):
+    made = []
+    for text in (one, other):
+        (tmp_path / "x.cu").write_text(text)
+        made.append(without_comments(tmp_path / "x.cu"))
+    assert (made[0] == made[1]) == same
+
+
+@pytest.mark.thorough("long")
+def test_all_that_a_backend_includes_counts():
+    """What the compiler reads of upstream's for each backend is part of its key."""
+    ggml, command = ggml_of(None), cards.command(COMPILER)
+    for name, backend in cards.BACKENDS.items():
+        files = [f for f in backend.files if (ggml / "src" / backend.folder / f).is_file()]
+        read = included(ggml, backend, files, command)
+        own = [p for p in read if p.parts[:2] == ("src", backend.folder)]
+        assert not [p for p in own if p.suffix in cards._NOT_READ], name
+        others = [p for p in read if p not in own]
+        assert all(p.suffix == ".h" and len(p.parts) == 2 for p in others), (name, others)
+        assert all(p.parts[0] in ("src", "include") for p in others)
+
+
+def included(ggml, backend, files, command):
+    """What the files include of ggml's, relative to its folder."""
+    with tempfile.TemporaryDirectory() as empty:
+        folders = [Path(empty), ggml / "src" / backend.folder, ggml / "include", ggml / "src"]
+        cards._make_empty(Path(empty), backend, files, command, folders)
+        done = subprocess.run(
+            [*command, "-M", "-x", "c++", *(f"-I{f}" for f in folders),
+             *(f"-D{d}" for d in backend.defines), "-"],
+            input="".join(f'#include "{file}"\n' for file in files),
+            capture_output=True, text=True, check=True,
+        )  # fmt: skip
+    paths = [Path(word).resolve() for word in done.stdout.replace("\\\n", " ").split()[1:]]
+    return [p.relative_to(ggml.resolve()) for p in paths if ggml.resolve() in p.parents]
 
 
 # A compiler that ends so when it is to write an object file.
@@ -344,7 +407,7 @@ def test_no_backend_is_left_out_because_of_the_machine(tmp_path, ends):
 
     def cached():
         command = cards.command(str(compiler))
-        return cards.cached(ggml_of(None), "1", native, tmp_path / "cache", command, names)
+        return cards.cached(ggml_of(None), native, tmp_path / "cache", command, names)
 
     with pytest.raises(OutsideError, match=ENDS[ends]):
         cached()

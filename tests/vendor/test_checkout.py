@@ -1,0 +1,80 @@
+"""A checkout is built from a copy in which only what changed is new."""
+
+import os
+
+import pytest
+
+from vendor import checkout
+from vendor.identity import Options, configuration, tree_of, upstream_of
+
+
+@pytest.fixture
+def ggml(tmp_path):
+    folder = tmp_path / "llama.cpp" / "ggml"
+    for name, text in {
+        "CMakeLists.txt": "set(GGML_VERSION_MAJOR 0)\n", "include/ggml.h": "int n;\n",
+        "src/ggml.c": "int f(void) { return 1; } // one\n", "src/ggml-alloc.c": "int g;\n",
+        "cmake/x.cmake": "# x\n", ".git/HEAD": "main\n", "build/out.o": "o\n",
+    }.items():  # fmt: skip
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    return folder
+
+
+def written(ggml, target):
+    """The files that a copy writes."""
+    before = {p: p.stat().st_mtime_ns for p in target.rglob("*") if p.is_file()}
+    for path in before:
+        os.utime(path, ns=(1, 1))
+    checkout.copied(ggml, target)
+    files = {p.relative_to(target).as_posix() for p in target.rglob("*") if p.is_file()}
+    return files, {
+        p.relative_to(target).as_posix() for p in target.rglob("*")
+        if p.is_file() and p.stat().st_mtime_ns != 1
+    }  # fmt: skip
+
+
+def test_only_what_changed_is_written(ggml, tmp_path):
+    target = tmp_path / "copy"
+    every = {
+        "CMakeLists.txt", "include/ggml.h", "src/ggml.c", "src/ggml-alloc.c", "cmake/x.cmake"
+    }  # fmt: skip
+    assert written(ggml, target) == (every, every)
+    assert written(ggml, target) == (every, set())
+    (ggml / "src" / "ggml.c").write_text("int f(void) { return 1; } // two\n")
+    assert written(ggml, target) == (every, set())
+    (ggml / "src" / "ggml.c").write_text("int f(void) { return 2; } // two\n")
+    assert written(ggml, target) == (every, {"src/ggml.c"})
+    (ggml / "src" / "ggml-alloc.c").unlink()
+    assert written(ggml, target) == (every - {"src/ggml-alloc.c"}, set())
+
+
+def test_a_file_that_is_restored_with_its_old_time_is_new(ggml, tmp_path):
+    """ninja compares times: an older one would mean that nothing is to be done."""
+    target, file = tmp_path / "copy", ggml / "src" / "ggml.c"
+    old = file.read_text()
+    checkout.copied(ggml, target)
+    file.write_text("int f(void) { return 3; }\n")
+    checkout.copied(ggml, target)
+    file.write_text(old)
+    os.utime(file, ns=(1, 1))
+    checkout.copied(ggml, target)
+    assert (target / "src" / "ggml.c").read_text() == old
+    assert (target / "src" / "ggml.c").stat().st_mtime_ns > 1
+
+
+def test_a_comment_changes_no_key_and_code_does(ggml):
+    options = Options(source=ggml.parent)
+
+    def keys():
+        upstream = upstream_of(options)
+        return configuration(options, upstream), tree_of(options, upstream)
+
+    before = keys()
+    (ggml / "src" / "ggml.c").write_text("int f(void) { return 1; } // another\n")
+    assert keys() == before
+    (ggml / "src" / "ggml.c").write_text("int f(void) { return 2; } // another\n")
+    after = keys()
+    assert after[0] != before[0] and after[1] == before[1]  # another build of the same tree
+    (ggml / "CMakeLists.txt").write_text("set(GGML_VERSION_MAJOR 0)  # said\n")
+    assert keys()[0] != after[0]
