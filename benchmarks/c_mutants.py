@@ -17,7 +17,7 @@ _TOKEN = re.compile(
     re.DOTALL,
 )
 _DROPPED = re.compile(  # blocks that no build of ours compiles
-    r"(?m)^[ \t]*#[ \t]*(?:if 0|ifndef NDEBUG|ifdef GGML_ALLOCATOR_DEBUG|ifdef GGML_SCHED_NO_REALLOC)"
+    r"(?m)^[ \t]*#[ \t]*(?:if 0|ifndef NDEBUG|ifdef GGML_(?:ALLOCATOR_DEBUG|SCHED_NO_REALLOC))"
     r".*?^[ \t]*#[ \t]*endif[^\n]*",
     re.DOTALL,
 )
@@ -307,7 +307,7 @@ def _is_operand(words: list[str], solid: list[int], place: int) -> bool:
 
 
 def _operands(text: str, tokens: list[re.Match[str]], sign: str) -> Iterator[tuple[str, str]]:
-    """The expression without each operand of a sign, and with each operand negated, at any depth."""
+    """The expression without each operand of a sign, and with each negated, at any depth."""
     stack: list[tuple[int, list[int]]] = [(0, [])]  # where a bracket began, signs in it
     spans: list[tuple[int, int, list[int]]] = []
     for t in tokens:

@@ -4,8 +4,8 @@
 
 Changes each condition, number and statement of the functions in `FUNCTIONS` of the default release,
 one at a time (`c_mutants.py`), and plans the cases that `compare` plans without a source. A change
-that no case notices must be in `EQUIVALENT`, with the reason why nothing can notice it. One library
-holds all changes; a number chooses one in a process of its own.
+that no case notices must be in `same_plans.py`, with the reason. One library holds all changes; a
+number chooses one in a process of its own.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ sys.path[:0] = [str(Path(__file__).resolve().parent), str(REPO)]
 
 import c_mutants  # noqa: E402
 from c_mutants import Mutant  # noqa: E402
+from same_plans import SAME, UNSEEN  # noqa: E402
 
 SCHEDULER, ALLOCATOR = "ggml-backend.cpp", "ggml-alloc.c"
 FUNCTIONS = {
@@ -57,6 +58,12 @@ FUNCTIONS = {
         "ggml_gallocr_node_needs_realloc", "ggml_gallocr_needs_realloc", "ggml_gallocr_alloc_graph",
     ),
 }  # fmt: skip
+PATTERNS = (
+    "ggml_py/releases/*_cases.py", "ggml_py/releases/drawing.py",
+    "ggml_py/releases/drawn_at_random.py", "ggml_py/scheduler/as_recorded.py",
+    "ggml_py/scheduler/observed.py", "benchmarks/c_mutants.py", "benchmarks/same_plans.py",
+    "vendor/upstream.toml",
+)  # fmt: skip
 LIMIT_S = 4  # seconds of the processor
 
 
@@ -74,16 +81,15 @@ def library(target: Path) -> dict[str, list[Mutant]]:
     """Writes a build into `target` whose base library has all changes."""
     import build_ggml
     from vendor import cache
-    from vendor.identity import Options, configuration, label_of, upstream_of
+    from vendor.identity import Options, tree_of, upstream_of
 
     options = Options()
     upstream = upstream_of(options)
-    name = f"{label_of(options, upstream)}-{configuration(options, upstream)[:12]}"  # see build_ggml
-    tree = cache.default_folder() / "trees" / name
+    tree = cache.default_folder() / "trees" / tree_of(options, upstream)
     copies, build = tree / build_ggml.INSTRUMENTED, tree / "build"
     found = mutants(copies)
-    built = build_ggml.build(options) if "GP_BUILT" not in os.environ else Path(os.environ["GP_BUILT"])
-    shutil.copytree(built, target, dirs_exist_ok=True)
+    if not target.is_dir():
+        shutil.copytree(build_ggml.build(options), target)
     commands = {
         one["file"]: one["command"]
         for one in json.loads((build / "compile_commands.json").read_text())
@@ -191,14 +197,48 @@ def child(folder: str, numbers: list[int]) -> None:
         print(json.dumps([number, forked(number, cases, variable, usual)]), flush=True)
 
 
+def reason(mutant: Mutant) -> tuple[str, str]:
+    """ "same" or "unseen", and why a change is not noticed; "" for neither."""
+    said = f"line {mutant.line} {mutant}"
+    for kind, table in (("same", SAME), ("unseen", UNSEEN)):
+        for (function, pattern), why in table.items():
+            if re.search(function, mutant.site.function) and re.search(pattern, said):
+                return kind, why
+    return "", ""
+
+
+def asked(folder: Path, numbers: list[int], jobs: int) -> dict[int, list[str]]:
+    """The rows of each change, and those of none as number 0."""
+
+    def part(own: list[int]) -> list:
+        (folder / f"numbers-{own[1]}").write_text(json.dumps(own))
+        rows = []
+        with subprocess.Popen(
+            [sys.executable, __file__, "--child", str(folder), str(folder / f"numbers-{own[1]}")],
+            stdout=subprocess.PIPE, text=True,
+        ) as process:  # fmt: skip
+            for line in process.stdout or ():
+                rows.append(json.loads(line))
+                with (folder / "rows.jsonl").open("a") as out:
+                    out.write(line)
+        return rows
+
+    parts = [[0, *own] for i in range(jobs) if (own := numbers[i::jobs])]
+    with ThreadPoolExecutor(jobs) as pool:
+        found = dict(row for rows in pool.map(part, parts) for row in rows)
+    return {number: row["rows"] for number, row in found.items()}
+
+
 def main() -> int:
-    """Exit status 0 if each change is noticed or known to be equivalent."""
+    """Exit status 0 if each change is noticed, or is known not to be."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", type=int, nargs="*")
+    parser.add_argument("--only", type=int, nargs="*", help="numbers of changes")
     parser.add_argument("--list", action="store_true")
+    parser.add_argument("--write", action="store_true")
     parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--folder", type=Path)
-    parser.add_argument("--child", nargs="+")
+    parser.add_argument("--folder", type=Path, help="where the build is made (a temporary folder)")
+    parser.add_argument("--kept", type=Path, help="rows.jsonl of a run, whose finds are taken over")
+    parser.add_argument("--child", nargs="+", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.child:
         child(args.child[0], json.loads(Path(args.child[1]).read_text()))
@@ -208,46 +248,68 @@ def main() -> int:
     found = library(folder / "0.26.0-mutants1")
     every = {m.number: m for group in found.values() for m in group}
     if args.list:
-        for m in every.values():
-            print(m.number, m.line, m)
+        for mutant in every.values():
+            print(mutant.number, mutant.line, mutant)
         return 0
     print(f"{len(every)} changes, compiled in {time.monotonic() - start:.0f} s", flush=True)
-    numbers = args.only or list(every)
-    parts = [[0, *numbers[i :: args.jobs]] for i in range(args.jobs)]
+    noticed = set(kept(args.kept)) if args.kept else set()
+    numbers = [n for n in args.only or every if n not in noticed]
+    rows = asked(folder, numbers, args.jobs)
+    usual = rows.pop(0)
+    noticed |= {n for n, row in rows.items() if row != usual}
+    missed = [every[n] for n in numbers if n not in noticed]
+    reasons = {m.number: reason(m) for m in missed}
+    for mutant in missed:
+        print(mutant.number, f"line {mutant.line}", mutant, reasons[mutant.number])
+    unknown = [m for m in missed if not reasons[m.number][0]]
+    print(
+        f"{len(every)} changes: {len(noticed)} noticed, {len(missed)} not; without a reason: "
+        f"{len(unknown)}; {time.monotonic() - start:.0f} s"
+    )
+    if args.write:
+        write(every, noticed, missed, reasons, time.monotonic() - start)
+    return 1 if unknown else 0
 
-    def part(own: list[int]) -> list:
-        rows = []
-        (folder / f"numbers-{own[1]}").write_text(json.dumps(own))
-        with subprocess.Popen(
-            [sys.executable, __file__, "--child", str(folder), str(folder / f"numbers-{own[1]}")],
-            stdout=subprocess.PIPE,
-            text=True,
-        ) as process:
-            for line in process.stdout or ():
-                rows.append(json.loads(line))
-                with (folder / "rows.jsonl").open("a") as out:
-                    out.write(line)
-        return rows
 
-    with ThreadPoolExecutor(args.jobs) as pool:
-        rows = dict(row for rows in pool.map(part, parts) for row in rows)
-    usual = rows.pop(0)["rows"]
+def kept(path: Path) -> list[int]:
+    """The changes that a run noticed."""
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    usual = next(row["rows"] for number, row in rows if not number)
+    return [number for number, row in rows if number and row["rows"] != usual]
+
+
+def write(
+    every: dict[int, Mutant],
+    noticed: set[int],
+    missed: list[Mutant],
+    reasons: dict[int, tuple[str, str]],
+    seconds: float,
+) -> None:
+    """Writes the record."""
+    import search
+
     from ggml_py.releases import rule_cases
 
-    names = [c.name for c in sorted(rule_cases(), key=lambda c: len(c.plan.capture.tensors))]
-    missed = 0
-    for number in sorted(rows):
-        own = rows[number]["rows"]
-        which = [names[i] for i, (a, b) in enumerate(zip(usual, own)) if a != b]
-        if len(own) < len(usual) and not which:
-            which.append("...")
-        if not which:
-            missed += 1
-            print(f"{number} line {every[number].line}: {every[number]}")
-        if args.only:
-            print(number, which)
-    print(f"{len(rows)} changes, {missed} not noticed, {time.monotonic() - start:.0f} s")
-    return 0
+    functions: dict[str, list[int]] = {}
+    for number, mutant in every.items():
+        row = functions.setdefault(mutant.site.function, [0, 0])
+        row[0] += 1
+        row[1] += number in noticed
+    groups: dict[tuple[str, str], list[str]] = {}
+    for mutant in missed:
+        groups.setdefault(reasons[mutant.number], []).append(str(mutant))
+    search.keep(
+        "rule_mutants", "python benchmarks/rule_mutants.py --write", PATTERNS,
+        equal=all(kind for kind, _why in groups), seconds=round(seconds),
+        n_cases=len(rule_cases()), n_changes=len(every), n_noticed=len(noticed),
+        n_same=sum(len(one) for (kind, _why), one in groups.items() if kind == "same"),
+        n_unseen=sum(len(one) for (kind, _why), one in groups.items() if kind == "unseen"),
+        functions={name: f"{row[1]} of {row[0]}" for name, row in functions.items()},
+        not_noticed=[
+            {"kind": kind or "unknown", "why": why, "changes": changes}
+            for (kind, why), changes in groups.items()
+        ],
+    )  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -4,7 +4,8 @@ python -m ggml_py.releases.again JOB.json
 
 The job has a list of items: the file of a saved plan, those of the plans that its scheduler made
 before, the file to write, whether the plan is this release's own, which is only observed, whether
-it is only timed, or only planned, and as what it is observed (`Work`). Each item ends with a line on standard output. A process
+it is only timed, or only planned, and how it is observed (`Work`). Each item ends with a line on
+standard output. A process
 that dies leaves what it had finished.
 """
 

@@ -79,13 +79,15 @@ def parting(before: Planned, after: Planned) -> Attribution | None:
             rows = [p.passes[stage.row] for p in (x, y) if len(p.passes) > stage.row]
             if len(rows) == 2 and rows[0] != rows[1]:
                 was, now = (names[0][i] if i >= 0 else "nowhere yet" for i in rows)
-                text = f"the plans part in pass {stage.title}, at '{t.name}' ({t.op_desc}): {was} → {now}"
+                node = f"'{t.name}' ({t.op_desc})"
+                text = f"the plans part in pass {stage.title}, at {node}: {was} → {now}"
                 return Attribution("pass", stage.title, text, False)
     for t, x, y in zip(
         a.tensors, before.outcome.placements, after.outcome.placements, strict=False
     ):
         if x.cause != y.cause:
-            text = f"the same backends, but '{t.name}' for {y.cause or 'no cause'}, not {x.cause or 'no cause'}"
+            now, was = y.cause or "no cause", x.cause or "no cause"
+            text = f"the same backends, but '{t.name}' for {now}, not {was}"
             return Attribution("pass", "causes", text, False)
     for i, (s, u) in enumerate(zip(before.splits, after.splits, strict=False)):
         if (s.backend, s.start, len(s.inputs)) != (u.backend, u.start, len(u.inputs)):
@@ -104,9 +106,7 @@ def explained(pairs: Sequence[tuple[Planned, Planned] | None]) -> list[RuleChang
     to a rule that some release had, then any change of the reference."""
     after = [(b.capture, _decided(b.outcome)) for pair in pairs if pair for b in pair[1:]]
     after.sort(key=lambda one: len(one[0].tensors))
-    different = [
-        pair for pair in pairs if pair and _decided(pair[0].outcome) != _decided(pair[1].outcome)
-    ]
+    different = [pair for pair in pairs if pair and not agrees(pair[1])]
     first = sorted(different, key=lambda pair: len(pair[0].capture.tensors))[:3]
     if not first or len(first[0][0].capture.tensors) > _SMALL:
         return []

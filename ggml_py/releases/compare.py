@@ -230,6 +230,8 @@ def _explained(rows: Sequence[Compared]) -> list[Compared]:
     made = Attribution("rule", one.field, text, True)
     return [
         replace(row, changes=tuple(made if c.kind == "unknown" else c for c in row.changes))
+        if row.agrees[1] is False
+        else row
         for row in rows
     ]
 

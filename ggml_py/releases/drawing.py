@@ -61,7 +61,8 @@ class Drawn:
 
 class Drawing:
     """A graph for these devices, whose last is "CPU". "gpuN" has memory of its own; "blasN"
-    computes in the CPU's; "CPU_REPACK" is memory that the CPU alone reads. `limits` are the largest buffers of devices, in bytes."""
+    computes in the CPU's; "CPU_REPACK" is memory that the CPU alone reads. `limits` are the
+    largest buffers of devices, in bytes."""
 
     def __init__(
         self,
@@ -171,7 +172,7 @@ class Drawing:
             ),
             tuple(BackendRecord(d, d, kinds[d[0]], buft_of[d]) for d in names),
             tuple(
-                BuftRecord(b, b == "CPU", mask(hosts if b == "CPU" else (b.removesuffix("_REPACK"),)))
+                BuftRecord(b, b == "CPU", mask(hosts if b == "CPU" else (b.partition("_")[0],)))
                 for b in bufts
             ),
             tuple(BufferRecord(bufts.index(m), usage, 256) for m, usage in places),

@@ -44,7 +44,7 @@ def draw(seed: int) -> Drawing:
         *devices, n_copies=4 if dice.chance(0.25) else 1, op_offload=dice.chance(0.85),
         limits={"gpu0": 4096} if "gpu0" in devices and dice.chance(0.15) else None,
     )  # fmt: skip
-    memories = tuple(d for d in devices if d.startswith("gpu")) + ("CPU", "CPU")
+    memories = (*(d for d in devices if d.startswith("gpu")), "CPU", "CPU")
     rows = (1, 2, 3, 8, 8, 8, 16, 40)
     known: list[Drawn] = [g.input(ne=(64, dice.one(rows), 1, 1)) for _ in range(1 + dice.below(2))]
     weights = [g.weight(dice.one(memories)) for _ in range(1 + dice.below(4))]
@@ -82,3 +82,21 @@ def _node(
     else:
         made = g.view(x, "RESHAPE")
     known.append(made)
+
+
+def draw_sizes(seed: int) -> Drawing:
+    """A graph of results of many sizes on a GPU with a largest buffer, in which the allocator finds
+    places and frees them in an order that the number decides."""
+    dice = Dice(seed)
+    g = Drawing("gpu0", "CPU", limits={"gpu0": 10240 + 1024 * dice.below(8)})
+    whole = g.input(ne=(64, 40, 1, 1))
+    live: list[Drawn] = []
+    for _ in range(26):
+        if live and dice.chance(0.45):
+            g.node("SUM", live.pop(dice.below(len(live))), ne=(1, 1, 1, 1), pin="gpu0")
+        else:
+            part = g.view(whole, ne=(64, 1 + dice.below(38), 1, 1))
+            live.append(g.node("CONT", part, pin="gpu0"))
+    for one in live:
+        g.node("SUM", one, ne=(1, 1, 1, 1), pin="gpu0")
+    return g

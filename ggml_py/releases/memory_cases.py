@@ -53,7 +53,9 @@ def every_op() -> Drawing:
     for op in enums.Op:
         if op.name not in ("NONE", "COUNT", "CUSTOM", *VIEW_OPS) and not op.name.startswith("MAP_"):
             x = g.node("CONT", a, name=f"before-{op.name.lower()}", pin=GPU)
-            g.node(op.name, x, x, kind=kinds.get(op.name, ""), flags=("output",), supports=(GPU,))
+            g.node(op.name, x, a, kind=kinds.get(op.name, ""), flags=("output",), supports=(GPU,))
+    larger = g.node("CONT", g.input(ne=(64, 16, 1, 1)), pin=GPU, name="larger")
+    g.node("SQR", larger, ne=(64, 8, 1, 1), supports=(GPU,), name="smaller")
     return g
 
 
@@ -94,13 +96,12 @@ def several_buffers() -> Drawing:
     return sizes(1, 5, 3, 7, 9, 2, 4, 6, 0, 8, 15, 13, limit=20480)
 
 
-def too_large() -> Drawing:
-    """More buffers than the allocator has, and results larger than the largest buffer."""
+def all_buffers(n: int = 15) -> Drawing:
+    """As many buffers as the allocator has, each of the largest size."""
     g = Drawing(GPU, CPU, limits={GPU: 1024})
     x = g.input(ne=(64, 3, 1, 1))
-    rest = [g.node("CONT", x, name=f"kept-{i}", pin=GPU) for i in range(20)]
-    for one in rest:
-        g.node("SQR", one, pin=GPU)
+    for i in range(n):
+        g.node("CONT", x, name=f"kept-{i}", pin=GPU, flags=("output",))
     return g
 
 
@@ -167,7 +168,8 @@ CASES: dict[str, Callable[[], Drawing]] = {
     "places freed backwards": last_first,
     "holes between places": every_other,
     "several buffers": several_buffers,
-    "more than the largest buffer": too_large,
+    "all buffers": all_buffers,
+    "more than all buffers": lambda: all_buffers(20),
     "odd sizes": odd_sizes,
     "inputs and outputs": inputs_and_outputs,
     "shared memory": shared_memory,

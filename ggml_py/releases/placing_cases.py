@@ -75,7 +75,7 @@ def not_offloaded() -> Drawing:
 
 
 def host_weights_before_others() -> Drawing:
-    """BLAS before the CPU: host weights are on the first that reads them, so nothing is offloaded."""
+    """BLAS before the CPU: host weights are on the first that reads them, and are not offloaded."""
     g = Drawing("gpu0", "blas0", "CPU")
     x = g.node("MUL_MAT", g.weight(CPU), g.input(), offload=(GPU,))
     x = g.node("RMS_NORM", x, supports=(GPU, CPU))

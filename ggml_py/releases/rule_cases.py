@@ -16,14 +16,14 @@ from ..trace.record import (
     TensorRecord,
 )
 from ..trace.rules import RELEASES
-from .drawn_at_random import draw
+from .drawn_at_random import draw, draw_sizes
 from .memory_cases import CASES as MEMORY
 from .memory_cases import RESERVED
 from .placing_cases import CASES as PLACING
 from .work import Work
 
 _GPU, _CPU, _BOTH = 1, 2, 3  # sets of backends
-SEEDS: tuple[int, ...] = (2, 212)
+SEEDS, SIZES = (2, 212), (3, 8)  # found by benchmarks/rule_mutants.py
 _N = 70  # more than twice the 30 inputs that a split once could have
 
 
@@ -41,6 +41,7 @@ def rule_cases() -> list[Work]:
     again = Work("a split with 70 inputs, after one with 31", plan=many, earlier=(wide,))
     made |= {name: draw().plan() for name, draw in (PLACING | MEMORY).items()}
     made |= {f"drawn at random, {n}": draw(n).plan() for n in SEEDS}
+    made |= {f"sizes drawn at random, {n}": draw_sizes(n).plan() for n in SIZES}
     after = [
         Work(name, plan=graph().plan(), reserve=reserved().plan(), in_depth=True)
         for name, (reserved, graph) in RESERVED.items()

@@ -38,16 +38,18 @@ def run_changes(before: Made, after: Made) -> tuple[Attribution, ...]:
             found.append(_seen("memory", f"compute buffers {what}: {_sizes(was, now)}"))
     if a.reallocations != b.reallocations and a.allocated and b.allocated:
         found.append(_seen("memory", _reallocated(a.reallocations, b.reallocations)))
-    if a.layout and b.layout and (text := _other_lines(a.layout, b.layout)):
+    # What follows from another plan is not told line by line.
+    same = before.plan.outcome.splits == after.plan.outcome.splits
+    if same and a.layout and b.layout and (text := _other_lines(a.layout, b.layout)):
         found.append(_seen("memory", f"laid out otherwise: {text}"))
     if a.waits is not None and b.waits is not None:
         if a.waits != b.waits:
             found.append(_seen("run", f"{counted(b.waits, 'wait')} in a compute, not {a.waits}"))
         copies = _copies(a.copies, b.copies)
         found += [_seen("run", text) for text in copies]
-        if not copies and (text := _other_lines(a.steps, b.steps)):
+        if same and not copies and (text := _other_lines(a.steps, b.steps)):
             found.append(_seen("run", f"other steps: {text}"))
-        if (a.steps == b.steps or not found) and (text := _other_lines(a.later, b.later)):
+        if same and not found and (text := _other_lines(a.later, b.later)):
             found.append(_seen("run", f"computed again: {text}"))
     wrong = output_error(before, after)
     if wrong is not None and wrong.error > ERROR:
@@ -70,7 +72,8 @@ def _other_lines(was: Sequence[str], now: Sequence[str]) -> str:
     pairs = list(zip_longest(was, now))
     n = sum(x != y for x, y in pairs)
     x, y = next((x, y) for x, y in pairs if x != y)
-    return f"{counted(n, 'line')} of {len(pairs)}; the first: {y or 'nothing'}; before, {x or 'nothing'}"
+    first = f"{y or 'nothing'}; before, {x or 'nothing'}"
+    return f"{counted(n, 'line')} of {len(pairs)}; the first: {first}"
 
 
 def _seen(kind: str, text: str) -> Attribution:

@@ -185,7 +185,7 @@ class AsRecorded:
                     scheduler.alloc_without_plan(memory.graph)
                     return self._read(scheduler, memory)
 
-                return found._replace(later=run_again(scheduler, memory, allocate))
+                return found._replace(later=run_again(scheduler, memory, allocate, found.outputs))
         except AllocError as error:
             return Observed(reserved, {}, (), None, (), str(error))
         except AbortError as error:

@@ -93,11 +93,14 @@ def run_once(scheduler: Scheduler, memory: RebuiltGraph, plan: Plan, seen: Obser
 
 
 def run_again(
-    scheduler: Scheduler, memory: RebuiltGraph, allocate: Callable[[bool], Plan]
+    scheduler: Scheduler,
+    memory: RebuiltGraph,
+    allocate: Callable[[bool], Plan],
+    first: Sequence[Output],
 ) -> tuple[str, ...]:
     """What more computes do, in lines: on the scheduler's next copy of the graph, after a wait,
     with an eval callback that looks at some nodes and stops a split, and with a copy callback that
-    fills some weights itself."""
+    fills some weights itself. `first` are the outputs of the first compute."""
     lines, names = [], labels(scheduler)
 
     def add(title: str, rows: Sequence[str]) -> None:
@@ -121,8 +124,13 @@ def run_again(
         scheduler.set_eval_callback(None)
 
     MadeUp(memory.tensors).write()
+    for node in _output_nodes(memory):
+        lib.ggml_backend_tensor_memset(node.ptr, 0, 0, node.nbytes)
     add("with an eval callback", _steps(names, events_of(scheduler, compute)))
-    add("with an eval callback", [f"'{one.name}' {one.digest}" for one in _outputs(memory)])
+    add("with an eval callback", [
+        f"'{now.name}' is {'as at first' if now.digest == was.digest else 'otherwise'}"
+        for was, now in zip(first, _outputs(memory), strict=True)
+    ])  # fmt: skip
     if hasattr(lib, "ggml_backend_sched_set_copy_callback"):
 
         def fill(backend: Backend, src: Tensor, _dst: Tensor, nodes: Sequence[Tensor]) -> bool:
@@ -197,6 +205,11 @@ def median_seconds(scheduler: Scheduler, memory: RebuiltGraph) -> float:
 
 
 def _outputs(memory: RebuiltGraph) -> tuple[Output, ...]:
+    found = _output_nodes(memory)
+    return tuple(_output(node, _SAMPLE // len(found)) for node in found)
+
+
+def _output_nodes(memory: RebuiltGraph) -> list[Tensor]:
     nodes = memory.graph.nodes
     computing = [n for n in nodes if n.op.name not in VIEW_OPS and n.op.name != "NONE"]
     # A view that nobody reads, as of a graph that ends with a RESHAPE, leaves its base an output.
@@ -211,8 +224,7 @@ def _outputs(memory: RebuiltGraph) -> tuple[Output, ...]:
         node for node in computing
         if node.n_elements and _is_computed(node) and _address(node.ptr) not in read
     ]  # fmt: skip
-    found = found[-_OUTPUTS:]
-    return tuple(_output(node, _SAMPLE // len(found)) for node in found)
+    return found[-_OUTPUTS:]
 
 
 def _output(node: Tensor, n: int) -> Output:

@@ -13,6 +13,7 @@ from ggml_py.releases import Work, planning, rule_cases
 from ggml_py.releases.planning import plans_under
 from ggml_py.scheduler import as_recorded
 from ggml_py.scheduler.as_recorded import AsRecorded, replay_as_recorded
+from ggml_py.scheduler.observed import Observed
 from ggml_py.trace import reference
 
 CASES = {case.name: case.plan for case in rule_cases()}
@@ -191,4 +192,4 @@ def test_a_libllama_is_built_once_and_by_the_process_that_people_see(monkeypatch
 def test_what_is_only_planned():
     (row,) = plans_under([current()["key"]], [Work("experts", plan=EXPERTS)], observe=False)
     assert row[0].plan.outcome == EXPERTS.outcome
-    assert row[0].observed == ({}, {}, (), None, (), "only planned", (), (), "")
+    assert row[0].observed == Observed({}, {}, (), None, (), "only planned")

@@ -69,7 +69,7 @@ def test_the_output_that_differs_most():
     found = output_error(a, b)
     assert (found.name, found.n_different, found.n) == ("x", 2, 3)
     assert found.error == pytest.approx(1 / 16)  # of the second x
-    assert output_error(a, a) == ("x", 0.0, 0, 3)
+    assert output_error(a, a) == ("x", 0.0, 0, 3, "")
     assert output_error(a, made(output("z", 1.0))) is None
     assert output_error(a, Made(None, "none")) is None
     shorter = made(output("x", 1.0))
@@ -208,4 +208,22 @@ def test_a_graph_that_ends_in_a_view_has_an_output():
 def test_what_differs_outside_of_the_sample_is_named():
     a = made(output("x", 1.0), Output("y", "ADD", "before", (2.0,)))
     b = made(output("x", 1.0), Output("y", "ADD", "after", (2.0,)))
-    assert output_error(a, b) == ("y", 0.0, 1, 2)
+    assert output_error(a, b) == ("y", 0.0, 1, 2, "")
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "why"),
+    [
+        ((1.0, 2.0), (0.0, 0.0), "all 2 values are 0, and were not"),
+        ((1.0, 2.0), (1.0, math.nan), "1 of 2 values are NaN, before 0"),
+        ((1.0, math.inf), (1.0, 2.0), "0 of 2 values are infinite, before 1"),
+        ((1.0, 2.0), (1.0, 2.0, 3.0), "3 values of a sample, not 2"),
+    ],
+)
+def test_an_error_without_a_number_has_a_reason(was, now, why):
+    before, after = made(output("x", *was)), made(output("x", *now))
+    found = output_error(before, after)
+    assert math.isinf(found.error) and found.why == why
+    (change,) = run_changes(before, after)
+    assert change.text == f"'x' is computed otherwise: {why}" and "inf," not in change.text
+    assert output_error(made(output("x", 1.0)), made(output("x", 2.0))).why == ""

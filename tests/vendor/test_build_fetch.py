@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import socket
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from build_support import Index, Pin, index, pin_of, small_disk, small_sdist
+from packaging.requirements import Requirement
 
 from vendor import fetch
 from vendor.report import BuildError
@@ -210,3 +212,15 @@ def test_a_file_size_limit_reads_as_a_full_disk(server: Index, tmp_path: Path) -
         ["bash", "-c", 'ulimit -f 1000; exec "$0" -c "$1"', sys.executable, code],
         capture_output=True, text=True, check=False)
     assert done.stdout.startswith("disk full while downloading"), done.stdout + done.stderr
+
+
+def test_without_its_module_it_says_a_line_that_pip_takes(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setitem(sys.modules, "pypi_simple", None)
+    with pytest.raises(BuildError, match="needs the module pypi_simple") as caught:
+        fetch.download(pin_of(SDIST), tmp_path)
+    words = shlex.split(str(caught.value).partition("python -m ")[2])
+    assert words[:2] == ["pip", "install"] and len(words) == 2 + len(fetch.NEEDS)
+    for word in words[2:]:
+        Requirement(word)  # raises if pip would refuse it
