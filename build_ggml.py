@@ -4,8 +4,7 @@
 As a program:   python build_ggml.py --backend cpu,vulkan                      beside the package
 As a backend:   pip install . --config-settings backend=cpu,vulkan      into the wheel
 Both keep the finished build in the user's cache folder, where the next run finds it.
-`vendor/` has the parts: releases, fetch, cache, toolchain, cuda, identity, compile, reference,
-pep517.
+`vendor/` has the parts: fetch, cache, toolchain, cuda, identity, compile, reference, pep517.
 """
 
 from __future__ import annotations
@@ -32,17 +31,8 @@ if str(Path(__file__).resolve().parent) not in sys.path:
     sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from vendor import cache as caches
-from vendor import (
-    card_backends,
-    cards,
-    checkout,
-    cuda,
-    fetch,
-    processor,
-    profiles,
-    releases,
-    toolchain,
-)
+from vendor import card_backends, cards, cuda, fetch, processor, profiles, releases, toolchain
+from vendor.checkout import copied, replaces
 from vendor.compile import Tree
 from vendor.identity import (
     NATIVE,
@@ -63,7 +53,6 @@ from vendor.report import FULL, BuildError, say, step, writing
 LIB = NATIVE / "lib"
 PROOF = "build.json"        # written last: a folder that has it is complete
 INSTRUMENTED = "instrumented"       # folder of the build tree
-SOURCE = "source"                   # the same, with the copy of a checkout
 GENERATOR_NEEDS = ("cffi>=1.16", "pycparser")
 
 
@@ -141,7 +130,7 @@ def _build(
         options.cache / "trees" / tree_of(options, upstream),
         options.cache / "logs" / f"{final.name}.log", tools, lock)
     if upstream.folder:
-        ggml = checkout.copied(upstream.folder, tree.folder / SOURCE)
+        ggml = copied(upstream.folder, tree.folder / "source")
         tree.shown = {str(ggml): str(upstream.folder)}
     copies = [] if options.pristine else _instrumented(ggml, tree)
     generated = _generate(ggml, tree)
@@ -156,10 +145,9 @@ def _build(
         "GGML_PY_CARDS": ";".join(str(one.file) for one in cut if one.file),
         "GGML_PY_PYTHON_INCLUDE": sysconfig.get_path("include"),
         "GGML_PY_OPENBLAS": str(blas or ""),
+        "GIT_EXE": "",      # outside a repository upstream would call itself "dirty"
         **cmake_flags(options),
     }
-    # Upstream asks git for its commit and, outside a repository, calls itself "dirty".
-    flags["GIT_EXE"] = ""
     tree.configure(NATIVE, flags, options.n_jobs)
     tree.compile((), options.n_jobs)
     with caches.staged(final) as stage:
@@ -292,25 +280,16 @@ def _proof(options: Options, upstream: Upstream, key: str, config: str) -> dict[
 
 
 def _prune(final: Path, keep: int) -> None:
-    """Remove builds beside `final` that differ from it only in our own code, or in what is in their
-    checkout, except the `keep` most recently used ones: a build that is being copied is among
-    these."""
+    """Remove builds beside `final` that it replaces, except the `keep` most recently used ones: a
+    build that is being copied is among these."""
     ours = read_proof(final) or {}
     older = []
     for other in final.parent.iterdir():
         proof = read_proof(other) if other.is_dir() and other != final else None
-        if proof and _is_older(proof, ours):
+        if proof and replaces(ours, proof):
             older.append(((other / PROOF).stat().st_mtime_ns, other))
     for _, other in sorted(older, reverse=True)[keep:]:
         shutil.rmtree(other, ignore_errors=True)
-
-
-def _is_older(proof: dict[str, Any], ours: dict[str, Any]) -> bool:
-    """Whether it is a build of the same, by code or of a checkout that has changed since."""
-    same = [(one.get("checkout"), one.get("label"), one.get("cmake")) for one in (proof, ours)]
-    return proof.get("configuration") == ours["configuration"] or (
-        bool(same[0][0]) and same[0] == same[1]
-    )
 
 
 def place(built: Path, lib: Path = LIB) -> Path:

@@ -20,6 +20,8 @@ SAME = {
         "views are nodes that come before their readers and have a backend by then",
     ("split_graph", r"b < sched->n_backends && |b <= sched->n_backends"):
         "no backend supports the op: it aborts, or reads past the backends",
+    ("split_graph", r"line 1377 .*GGML_MAX_SRC - 1"):
+        "the tenth source alone would have to decide between two backends",
     ("split_graph", r"line 1376 |0 is 1: 0 → 1.*n_supported"):
         "one more for each backend",
     ("split_graph", r"without (node_backend_id == cur|src_backend_id != cur)"):
@@ -46,7 +48,7 @@ SAME = {
     ("insert_block", r"<|without"): "no block begins where another does",
     ("remove_block", r""): "copies of blocks past the last",
     ("new_chunk", r"calloc|offset = 0|>= is >|SIZE_MAX"): "zeros; the last is endless",
-    ("dyn_tallocr_alloc", r"max_avail|n_free_blocks >= 0"): "a message has it",
+    ("dyn_tallocr_alloc", r"max_avail|line 209 |n_free_blocks >= 0"): "a message has it",
     ("free_bytes", r"n_free_blocks - 1|i >=? [01]|free_blocks\[i-|prev->|remove_block\(chunk, i\)"):
         "a block that ends where this one begins was found before it",
     ("dyn_tallocr_reset", r""): "a new chunk takes the place; memory is lost or freed twice",
@@ -57,6 +59,28 @@ SAME = {
     ("free_extra_space", r""): "what has the same layout has the same size on these devices",
     ("allocate_node", r"view_src|p_hn|hn->buffer_id|free_extra_space"):
         "views own no memory, so that the check before goes on to the next source",
+    ("split_graph", r"n_graph_inputs > sched->graph_inputs_capacity"):
+        "one write past the table, which was allocated with more than it says",
+    ("allocate_node", r"ADD_ID|line 64[58] .*continue"): "an edit of ours, not upstream's",
+    ("allocate_node", r"dropped: return"): "in the branch for views, which is never taken",
+    ("alloc_graph_impl", r"dropped: ggml_gallocr_allocate_node"):
+        "the scheduler lists all inputs as leafs, which got their memory before",
+    ("reserve_n_impl", r"hash_size|calloc"): "a smaller or larger table",
+    ("reserve_n_impl", r"<="): "an array that is made anew, or reads past the end",
+    ("reserve_n_impl", r"without (node|src|leaf)->(view_src|data)|size_max = |BUFFER_ADDRESS_INVALID"
+                       r"|buffer_id = -1|allocs\[i\]|src\[j\]\.addr"):
+        "of tensors that have memory of their own, whose place is never looked up, or of sources "
+        "that got theirs as nodes or leafs",
+    ("reserve_n_impl", r"dropped: break|: 0 is 1: galloc->buffers|new_size|buffers\[i\] = NULL"
+                       r"|n_leafs = "):
+        "the rest of the loop finds the same, or only a message and a failure show it",
+    ("init_tensor", r"return|tensor->buffer"): "nothing follows; all tensors are with a backend",
+    ("needs_realloc", r""): "another check of the same graph finds it",
+    ("gallocr_alloc_graph", r"buffers|vbuffer_reset"): "no device here has anything to reset",
+    ("gallocr_alloc_graph", r"init_tensor|0 is 1: 0|GGML_MAX_SRC"):
+        "sources got their memory as nodes or leafs",
+    ("gallocr_alloc_graph", r"false is true"): "it fails where it is used",
+    ("free_node", r"allocated = false"): "what is free is not asked again",
 }  # fmt: skip
 # What happens, and is not looked at.
 UNSEEN = {
@@ -65,5 +89,7 @@ UNSEEN = {
     ("split_graph|alloc_splits", r"<=|0 is 1|negated: i <"): "reads past the end of an array",
     ("is_allocated", r""): "graphs that are made again have both, a buffer and an address",
     ("vbuffer_alloc", r"set_usage"): "the usage of compute buffers",
+    ("reserve_n_impl", r"0 is 1: 0"): "the first buffer is reset and made by others",
+    ("alloc_graph_impl", r"0 is 1: 0|GGML_MAX_SRC - 1"): "parents are leafs or nodes with memory",
     ("sched_reserve", r"synchronize"): "waits before anything was computed",
 }  # fmt: skip

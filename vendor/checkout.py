@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from vendor.comments import without_comments
 
@@ -43,3 +44,12 @@ def _files(ggml: Path) -> Iterator[Path]:
     folders = (path for name in _FOLDERS for path in (ggml / name).rglob("*"))
     own = (path for path in ggml.glob("*") if path.suffix in (".txt", ".in"))
     return iter(sorted(path for path in (*own, *folders) if path.is_file()))
+
+
+def replaces(new: Mapping[str, Any], old: Mapping[str, Any]) -> bool:
+    """Whether a build (its build.json) differs from another only in our own code, or in what is in
+    its checkout."""
+    if old.get("configuration") == new["configuration"]:
+        return True
+    same = [(one.get("checkout"), one.get("label"), one.get("cmake")) for one in (new, old)]
+    return bool(same[0][0]) and same[0] == same[1]

@@ -91,8 +91,8 @@ def parting(before: Planned, after: Planned) -> Attribution | None:
             return Attribution("pass", "causes", text, False)
     for i, (s, u) in enumerate(zip(before.splits, after.splits, strict=False)):
         if (s.backend, s.start, len(s.inputs)) != (u.backend, u.start, len(u.inputs)):
-            node = a.tensors[min(s.start, u.start)] if s.start != u.start else a.tensors[s.start]
-            text = f"the plans part in pass 5, at split {i}, which begins with '{node.name}'"
+            at = a.tensors[min(s.start, u.start)].name
+            text = f"the plans part in pass 5, at split {i}, which begins with '{at}'"
             return Attribution("pass", "5", text, False)
     if before.outcome.splits != after.outcome.splits:
         return Attribution("pass", "5", "the plans part in pass 5, in the splits", False)

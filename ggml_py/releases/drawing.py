@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from ..plan import Plan
 from ..trace import reference
@@ -90,18 +91,18 @@ class Drawing:
         name = name or f"inp-{len(self.leafs)}"
         return self.leaf(name, ne, type=type, flags=("input",))
 
-    def leaf(self, name: str, ne: tuple[int, ...] = _NE, **fields: object) -> Drawn:
+    def leaf(self, name: str, ne: tuple[int, ...] = _NE, **fields: Any) -> Drawn:
         """Any other leaf."""
-        made = Drawn(name, "NONE", ne, of=LEAF, **fields)  # type: ignore[arg-type]
+        made = Drawn(name, "NONE", ne, of=LEAF, **fields)
         self.leafs.append(made)
         return made
 
-    def node(self, op: str, *src: Drawn | None, name: str = "", **fields: object) -> Drawn:
+    def node(self, op: str, *src: Drawn | None, name: str = "", **fields: Any) -> Drawn:
         """A node; without `ne` it is as large as its last source."""
         last = src[-1]
         ne = fields.pop("ne", None) or (last.ne if last else _NE)
         name = name or f"{op.lower()}-{len(self.nodes)}"
-        made = Drawn(name, op, ne, src=src, **fields)  # type: ignore[arg-type]
+        made = Drawn(name, op, ne, src=src, **fields)
         self.nodes.append(made)
         return made
 
@@ -111,7 +112,7 @@ class Drawing:
         op: str = "VIEW",
         ne: tuple[int, ...] | None = None,
         offset: int = 0,
-        **fields: object,
+        **fields: Any,
     ) -> Drawn:
         """A view of a tensor, which need not be whole."""
         base = viewed.view_of or viewed
@@ -120,14 +121,14 @@ class Drawing:
             op, viewed, ne=ne or viewed.ne, view_of=base, offset=at, type=viewed.type, **fields
         )
 
-    def write(self, to: Drawn, what: Drawn, **fields: object) -> Drawn:
+    def write(self, to: Drawn, what: Drawn, **fields: Any) -> Drawn:
         """A copy of `what` into `to`, such as a cache, in place."""
         base = to.view_of or to
         return self.node(
             "CPY", what, to, ne=to.ne, view_of=base, offset=to.offset, type=to.type, **fields
         )
 
-    def chain(self, x: Drawn, *ops: str, **fields: object) -> Drawn:
+    def chain(self, x: Drawn, *ops: str, **fields: Any) -> Drawn:
         """Nodes one after another; of an op with two sources both are the node before."""
         for op in ops:
             x = self.node(op, *([x, x] if op in ("ADD", "MUL") else [x]), **fields)

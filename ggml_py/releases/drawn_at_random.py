@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from .drawing import Drawing, Drawn
 
@@ -61,7 +61,7 @@ def _node(
     others = tuple(d for d in devices if dice.chance(0.6))
     supports = None if dice.chance(0.6) else (*others, "CPU")
     pin = dice.one(devices) if dice.chance(0.12) else ""
-    fields = {
+    fields: dict[str, Any] = {
         "supports": supports, "pin": pin if supports is None else "",
         "offload": tuple(d for d in devices[:-1] if dice.chance(0.5)),
         "flags": ("output",) if dice.chance(0.08) else (),

@@ -189,8 +189,8 @@ class AsRecorded:
         except AllocError as error:
             return Observed(reserved, {}, (), None, (), str(error))
         except AbortError as error:
-            said = f"the compute was stopped: {str(error).partition(chr(10))[0]}"
-            return Observed(reserved, {}, (), None, (), said)
+            first = str(error).partition("\n")[0]
+            return Observed(reserved, {}, (), None, (), f"the compute was stopped: {first}")
 
     def median_seconds(self, plan: Plan) -> float:
         """The median time of a compute, on made-up values. Raises `ArgumentError` for a graph that

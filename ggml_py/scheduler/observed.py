@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from .. import enums
-from ..boundary.ffi import NULL, ffi, lib
+from ..boundary.ffi import ffi, lib
 from ..errors import GgmlError
 from ..tensors.tensor import Tensor
-from ..trace.record import VIEW_OPS
 from ..trace.run import COPY, NODES, WAIT, RunEvent
 from .made_up import MadeUp
 from .rebuilt import RebuiltGraph
@@ -101,7 +100,8 @@ def run_again(
     """What more computes do, in lines: on the scheduler's next copy of the graph, after a wait,
     with an eval callback that looks at some nodes and stops a split, and with a copy callback that
     fills some weights itself. `first` are the outputs of the first compute."""
-    lines, names = [], labels(scheduler)
+    lines: list[str] = []
+    names = labels(scheduler)
 
     def add(title: str, rows: Sequence[str]) -> None:
         lines.extend(f"{title}: {row}" for row in rows)
@@ -210,20 +210,8 @@ def _outputs(memory: RebuiltGraph) -> tuple[Output, ...]:
 
 
 def _output_nodes(memory: RebuiltGraph) -> list[Tensor]:
-    nodes = memory.graph.nodes
-    computing = [n for n in nodes if n.op.name not in VIEW_OPS and n.op.name != "NONE"]
-    # A view that nobody reads, as of a graph that ends with a RESHAPE, leaves its base an output.
-    read = {
-        _address(one)
-        for node in computing
-        for source in node.ptr.src
-        if source != NULL
-        for one in (source, source.view_src)
-    }
-    found = [
-        node for node in computing
-        if node.n_elements and _is_computed(node) and _address(node.ptr) not in read
-    ]  # fmt: skip
+    nodes = [memory.tensors[i] for i in memory.unread]
+    found = [node for node in nodes if node.n_elements and _is_computed(node)]
     return found[-_OUTPUTS:]
 
 
@@ -244,7 +232,3 @@ def _is_computed(node: Tensor) -> bool:
     """Whether its branch was selected. C: ggml_build_forward_select, since 0.21.0"""
     computed = getattr(enums.TensorFlag, "COMPUTE", None)
     return computed is None or bool(node.flags & computed)
-
-
-def _address(ptr: object) -> int:
-    return 0 if ptr == NULL else int(ffi.cast("uintptr_t", ptr))

@@ -17,7 +17,7 @@ from ..errors import ArgumentError
 from ..graphs.context import Context
 from ..graphs.graph import Graph
 from ..tensors.tensor import Tensor
-from ..trace.record import NODE, BufferRecord, Capture, TensorRecord
+from ..trace.record import NODE, VIEW_OPS, BufferRecord, Capture, TensorRecord
 
 # Where tensors with memory are said to be: backends compare, and nobody reads.
 _BASE, _STEP = 1 << 44, 1 << 30
@@ -130,6 +130,7 @@ class RebuiltGraph(NamedTuple):
 
     graph: Graph
     tensors: list[Tensor]
+    unread: tuple[int, ...] = ()  # ids of the computed nodes that no other node reads
 
 
 @contextlib.contextmanager
@@ -185,7 +186,16 @@ def rebuilt(capture: Capture, places: Places, data: bool = False) -> Iterator[Re
             ffi.new("struct ggml_tensor *[]", leafs), len(leafs), ffi.new("int32_t[]", counts),
         )  # fmt: skip
         graph = stack.enter_context(Graph._borrow(native, context))
-        yield RebuiltGraph(graph, [Tensor(one, context) for one in raw])
+        yield RebuiltGraph(graph, [Tensor(one, context) for one in raw], _unread(capture))
+
+
+def _unread(capture: Capture) -> tuple[int, ...]:
+    """The computed nodes that no other reads, but for views that none reads. The planned graph does
+    not tell: there some nodes read copies."""
+    computed = [t for t in capture.tensors if t.kind == NODE and t.op not in (*VIEW_OPS, "NONE")]
+    sources = {i for t in computed for i in t.src if i >= 0}
+    sources |= {capture.tensors[i].view_src for i in sources}
+    return tuple(t.id for t in computed if t.id not in sources)
 
 
 def _offsets(buft: BufferType, tensors: Sequence[Any]) -> tuple[list[int], int]:
