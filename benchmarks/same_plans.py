@@ -67,7 +67,7 @@ SAME = {
         "the scheduler lists all inputs as leafs, which got their memory before",
     ("reserve_n_impl", r"hash_size|calloc"): "a smaller or larger table",
     ("reserve_n_impl", r"<="): "an array that is made anew, or reads past the end",
-    ("reserve_n_impl", r"without (node|src|leaf)->(view_src|data)|size_max = |BUFFER_ADDRESS_INVALID"
+    ("reserve_n_impl", r"without (node|src|leaf)->(view_src|data)|size_max = |BUFFER_ADDRESS_INVALID"  # noqa: E501
                        r"|buffer_id = -1|allocs\[i\]|src\[j\]\.addr"):
         "of tensors that have memory of their own, whose place is never looked up, or of sources "
         "that got theirs as nodes or leafs",

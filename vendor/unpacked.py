@@ -8,19 +8,16 @@ import sys
 from pathlib import Path
 
 from vendor import cache as caches
-from vendor import fetch, releases
-from vendor.identity import unpacked
+from vendor import releases
 from vendor.report import BuildError
 
 
 def folder(name: str, cache: Path) -> Path | None:
-    """The folder `src` of a release that was fetched before. Raises BuildError for another name."""
+    """The folder `src` of a release that was unpacked before. Raises BuildError for another name."""
     release = releases.find(name)
-    here = cache / "sources" / f"{release.label}-{release.sha256[:16]}-ggml"
-    if not here.is_dir() and not fetch.downloaded(release, cache):
-        return None
-    with caches.Lock(cache):
-        return unpacked(release, cache, whole=False) / "ggml" / "src"
+    names = (f"{release.label}-{release.sha256[:16]}-{kind}" for kind in ("ggml", "whole"))
+    found = (cache / "sources" / name / "ggml" / "src" for name in names)
+    return next((folder for folder in found if folder.is_dir()), None)
 
 
 def main() -> int:
