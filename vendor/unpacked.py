@@ -13,7 +13,7 @@ from vendor.report import BuildError
 
 
 def folder(name: str, cache: Path) -> Path | None:
-    """The folder `src` of a release that was unpacked before. Raises BuildError for another name."""
+    """The folder `src` of a release that was unpacked. Raises BuildError for another name."""
     release = releases.find(name)
     names = (f"{release.label}-{release.sha256[:16]}-{kind}" for kind in ("ggml", "whole"))
     found = (cache / "sources" / name / "ggml" / "src" for name in names)
