@@ -54,7 +54,7 @@ def run_changes(before: Made, after: Made) -> tuple[Attribution, ...]:
             found.append(_seen("run", f"computed again: {text}"))
     wrong = output_error(before, after)
     if wrong is not None and wrong.error > ERROR:
-        error = f"error {format_error(wrong.error)}, above {ERROR:g}" if not wrong.why else wrong.why
+        error = wrong.why or f"error {format_error(wrong.error)}, above {ERROR:g}"
         found.append(_seen("output", f"'{wrong.name}' is computed otherwise: {error}"))
     elif a.left_out != b.left_out:
         found.append(
