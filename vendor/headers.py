@@ -29,6 +29,7 @@ NATIVE_HEADERS = (
     "assume.h",
     "cards/card.h",
     "mapped_files.h",
+    "sim_memory.h",
     "rpc_link.h",
 )
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from .. import enums
@@ -67,9 +69,15 @@ class BufferType(InModule):
             raise self._no_memory(size)
         return Buffer(ptr)
 
-    def _no_memory(self, size: int) -> AllocError:
-        """The error for `size` bytes that could not be allocated."""
-        most = f"; one buffer has at most {self.max_size:,}" if size > self.max_size else ""
+    def _no_memory(self, size: int, tensors: Mapping[str, int] | None = None) -> AllocError:
+        """The error for `size` bytes that could not be allocated: for one buffer or, with the bytes
+        of `tensors` by name, for buffers between which tensors are shared out."""
+        name, largest = "", size
+        if tensors:
+            name = max(tensors, key=tensors.__getitem__)
+            largest = tensors[name]
+        needs = f"'{name}' needs {largest:,} in one buffer, which" if name else "one buffer"
+        most = f"; {needs} has at most {self.max_size:,}" if largest > self.max_size else ""
         message = f"{self.name}: {size:,} bytes could not be allocated{self._room()}{most}"
         return AllocError(message, {self.name: size})
 
@@ -81,6 +89,17 @@ class BufferType(InModule):
             return ""
         free, total = device.memory
         return f" ({free:,} of {total:,} bytes of {device.name} are free)"
+
+
+@contextmanager
+def reserving() -> Iterator[None]:
+    """In the block, buffers that this thread makes in the CPU's memory are address space: a page is
+    taken from the machine when it is written to. A simulated device's always are."""
+    lib.gp_reserve_host(True)
+    try:
+        yield
+    finally:
+        lib.gp_reserve_host(False)
 
 
 class BufferMemory:

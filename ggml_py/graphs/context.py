@@ -280,10 +280,12 @@ class Context(AnyContext, CustomOps):
             ptr = lib.gp_alloc_tensors(self.ptr, buft.ptr)
             if ptr == NULL:
                 # ggml_backend_alloc_ctx_tensors_from_buft_size is not in every release.
-                homeless = [t._ptr for t in self if t._ptr.data == t._ptr.view_src == NULL]
-                need = sum(lib.ggml_backend_buft_get_alloc_size(buft.ptr, ptr) for ptr in homeless)
-                if need:
-                    raise buft._no_memory(need)
+                size = lib.ggml_backend_buft_get_alloc_size
+                homeless = [t for t in self if t._ptr.data == t._ptr.view_src == NULL]
+                sizes = [int(size(buft.ptr, t._ptr)) for t in homeless]
+                if sum(sizes):
+                    named = dict(zip((t.name for t in homeless), sizes, strict=True))
+                    raise buft._no_memory(sum(sizes), named)
                 buffer = buft.alloc(0)
             else:
                 buffer = Buffer(ptr)

@@ -7,5 +7,5 @@ first needed.
 from .model import LlamaModel as LlamaModel
 from .opening import open as open
 from .opening import open_command_line as open_command_line
-from .params import Fit as Fit
+from .options import Fit as Fit
 from .tokenizer import Tokenizer as Tokenizer

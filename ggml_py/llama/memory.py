@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
 
 from ..backends.buffer import BufferType
 from ..boundary.ffi import NULL, text
 from ..boundary.ffi import lib as ggml
+from ..errors import ModelError
+from ..memory import ComputeBuffer
+from ..memory.shortfalls import DeviceRoom, Shortfall, UncutBuffer, shortfalls
 from ..plan import MemoryRow, Plan
 from .library import Library
+from .native import ContextHandle
+from .params import Params
+from .plans import Look
 
 # libllama reserves memory for one long sequence, too: [TAG_RESERVE_DIAG_DECAY]
+_META = "Meta("  # what the name begins with of a device that is several. C++: ggml-backend-meta.cpp
+_FAR_OFF = 4  # no compute buffer was seen to be as many times as large as libllama's estimate
 _RESERVE_ONE_SEQUENCE = frozenset({"kimi-linear", "minimax-01"})
 
 
@@ -58,9 +66,13 @@ def _device(buft: BufferType) -> str:
     return "CPU" if buft.is_host or buft.device is None else buft.device.name
 
 
-def fit_print(library: Library, model: Any, ctx: Any) -> str:
+def fit_print(library: Library, model: Any, ctx: Any, params: Params) -> str:
     """What `llama-fit-params --fit-print on` prints of this model and context: a line of whole MiB
     per device, model, context and compute, then one for host memory. C++: common_fit_print"""
+    if params.maps_files:
+        raise ModelError(
+            'fit_print: llama-fit-params maps no file: open the model with load_mode="none"'
+        )
     lib = library.lib
     devices = [lib.gpl_model_get_device(model, i) for i in range(lib.gpl_model_n_devices(model))]
     found = [[0, 0, 0] for _ in (*devices, "Host")]
@@ -84,28 +96,180 @@ def fit_print(library: Library, model: Any, ctx: Any) -> str:
     )
 
 
-def allocated(
-    rows: tuple[MemoryRow, ...],
-    reserved: Callable[[int, int], Plan],
+class Reserved(NamedTuple):
+    """The graphs that libllama reserves memory for, as its log has them: of a prompt (pp), then of
+    one token in each sequence (tg). C++: llama_context::sched_reserve"""
+
+    tokens: tuple[int, int]
+    nodes: tuple[int, int]
+    splits: tuple[int, int]
+    inputs: tuple[int, int]  # input objects
+    input_tensors: tuple[int, int]
+
+    @property
+    def text(self) -> str:
+        """The line of the log, from "graph" on."""
+        differ = any(pp != tg for pp, tg in self[1:])
+        values = (f"{pp} / {tg}" if differ else f"{pp}" for pp, tg in self[1:])
+        sizes = f" (pp bs={self.tokens[0]}, tg bs={self.tokens[1]})" if differ else ""
+        names = ("nodes", "splits", "input objects", "input tensors")
+        said = ", ".join(f"{name} = {value}" for name, value in zip(names, values, strict=True))
+        return f"graph{sizes}: {said}"
+
+
+class ContextMemory(NamedTuple):
+    """The memory of a context: bytes by buffer type, the largest buffers, and the graphs that the
+    compute buffers are for."""
+
+    rows: tuple[MemoryRow, ...]
+    uncut: tuple[UncutBuffer, ...]
+    reserved: Reserved
+
+
+def measure(
+    library: Library,
+    ctx: Any,
+    reserved: Callable[[int, int, Look], Plan],
     arch: str,
     n_ubatch: int,
     n_seq_max: int,
-) -> tuple[MemoryRow, ...]:
-    """The estimate with what the compute buffers then are.
+    devices: tuple[str, ...],
+) -> ContextMemory:
+    """The memory of a context that was made without weights; `reserved` plans a graph by its
+    numbers of tokens and sequences, and calls a function with the native graph. `devices` are the
+    GPUs' names.
 
     libllama's estimate drops the pins that it has made (ggml_backend_sched_reserve_size resets the
     scheduler first), so it may be wrong either way. What is allocated is the largest layout of the
-    graphs that it reserves memory for; `reserved` plans one, of so many tokens in so many
-    sequences. C++: llama_context::sched_reserve
+    graphs that it reserves memory for. C++: llama_context::sched_reserve
     """
     shapes = [(n_ubatch, n_seq_max), (n_seq_max, n_seq_max)]
     if arch in _RESERVE_ONE_SEQUENCE:
         shapes.append((n_ubatch, 1))
     sizes: dict[str, int] = {}
+    uncut: dict[tuple[str, str], UncutBuffer] = {}
+    graphs: list[tuple[int, ...]] = []
+    parts: tuple[MemoryRow, ...] = ()
+    unknown = False
+
+    def look(graph: Any) -> None:
+        nonlocal parts
+        state = _state(library, ctx)
+        counts = (state.n_inputs, state.n_input_tensors)
+        graphs.append((ggml.ggml_graph_n_nodes(graph), *map(int, counts)))
+        parts = _parts(library, ctx, graph, devices)
+        for one in _largest_tensors(library, ctx, graph):
+            _keep_largest(uncut, one)
+
+    splits = []
     for n_tokens, n_seqs in shapes:
-        memory = reserved(n_tokens, n_seqs).memory
-        if memory.unknown:
-            return rows
-        for buffer in memory.buffers:
+        plan = reserved(n_tokens, n_seqs, look)
+        splits.append(plan.n_splits)
+        unknown = unknown or bool(plan.memory.unknown)
+        for buffer in plan.memory.buffers:
             sizes[buffer.name] = max(sizes.get(buffer.name, 0), buffer.size)
-    return tuple(row._replace(compute=sizes.get(row.buft, 0)) for row in rows)
+            if (one := _largest_chunk(buffer, plan)) is not None:
+                _keep_largest(uncut, one)
+    rows = counted_once(library, ctx)
+    if not unknown:
+        rows = tuple(row._replace(compute=sizes.get(row.buft, 0)) for row in rows)
+    nodes, inputs, input_tensors = zip(*graphs[:2], strict=True)
+    return ContextMemory(
+        with_outputs(library, ctx, _by_device(rows, parts)),
+        tuple(_by_part(uncut.values(), parts)),
+        Reserved((n_ubatch, n_seq_max), nodes, (splits[0], splits[1]), inputs, input_tensors),
+    )  # fmt: skip
+
+
+def give_up_pipeline(
+    library: Library,
+    context: ContextHandle,
+    rooms: tuple[DeviceRoom, ...],
+    measured: Callable[[], ContextMemory],
+) -> tuple[Shortfall, ...]:
+    """What devices lack for a scheduler that keeps several copies of inputs. If they lack something,
+    the context plans without from now on, as libllama goes on when it cannot allocate the buffers.
+    C++: llama_context::sched_reserve"""
+    ctx = context.ptr
+    if not _state(library, ctx).pipeline_parallel:
+        return ()
+    rows = [r._replace(compute=_FAR_OFF * (r.compute or 0)) for r in counted_once(library, ctx)]
+    limited = any(room.max_buffer is not None for room in rooms)
+    if not limited and not shortfalls(rows, (), rooms):
+        return ()
+    found = measured()
+    lacks = tuple(one for one in shortfalls(found.rows, found.uncut, rooms) if one.sure)
+    if lacks:
+        with context.using("planning"):
+            library.lib.gpl_set_pipeline(ctx, False)
+    return lacks
+
+
+def _keep_largest(found: dict[tuple[str, str], UncutBuffer], one: UncutBuffer) -> None:
+    before = found.get((one.buft, one.kind))
+    if before is None or one.nbytes > before.nbytes:
+        found[one.buft, one.kind] = one
+
+
+def _largest_chunk(buffer: ComputeBuffer, plan: Plan) -> UncutBuffer | None:
+    """The largest of the buffers that a compute buffer is cut into, and its largest tensor."""
+    sizes = buffer.chunk_sizes
+    if not any(sizes):
+        return None
+    chunk = max(range(len(sizes)), key=sizes.__getitem__)
+    block = max((b for b in buffer.blocks if b.chunk == chunk), key=lambda b: b.padded)
+    name = plan.tensor(block.tensor).name
+    return UncutBuffer(buffer.name, buffer.device, "compute", sizes[chunk], name, block.padded)
+
+
+def _largest_tensors(library: Library, ctx: Any, graph: Any) -> list[UncutBuffer]:
+    read = library.lib.gpl_read_largest
+    n = read(ctx, graph, NULL, 0)
+    rows = library.ffi.new("struct gpl_largest[]", max(n, 1))
+    read(ctx, graph, rows, n)
+    found = []
+    for row in rows[0:n]:
+        buft = BufferType(row.buft)
+        kind = "weights" if row.weight else "cache"
+        name, size = text(row.tensor.name), int(row.size)
+        found.append(UncutBuffer(buft.name, _device(buft), kind, size, name, size))
+    return found
+
+
+def _parts(
+    library: Library, ctx: Any, graph: Any, devices: tuple[str, ...]
+) -> tuple[MemoryRow, ...]:
+    """Split mode "tensor": each device's part of the weights and the cache; () in other modes.
+    C++: llama_meta_device_get_split_state"""
+    weights, cache = (library.ffi.new("size_t[]", len(devices) or 1) for _ in range(2))
+    n = library.lib.gpl_read_parts(ctx, graph, weights, cache, len(devices))
+    return tuple(
+        MemoryRow(name, name, int(weights[i]), int(cache[i]), None)
+        for i, name in enumerate(devices[:n])
+    )
+
+
+def _by_device(rows: tuple[MemoryRow, ...], parts: tuple[MemoryRow, ...]) -> tuple[MemoryRow, ...]:
+    """The rows with `parts` in the place of the row of the device that they are parts of. Each of
+    its compute buffers is as large as all of it. C++: ggml_backend_meta_buffer_type_alloc_buffer"""
+    whole = next((row for row in rows if parts and row.buft.startswith(_META)), None)
+    if whole is None:
+        return rows
+    others = tuple(row for row in rows if row is not whole)
+    return (*(part._replace(compute=whole.compute) for part in parts), *others)
+
+
+def _by_part(uncut: Iterable[UncutBuffer], parts: tuple[MemoryRow, ...]) -> Iterator[UncutBuffer]:
+    """The buffers, with one for each part in the place of a compute buffer of all of them. Which
+    tensor's part of weights or cache is the largest is not known."""
+    for one in uncut:
+        if not parts or not one.buft.startswith(_META):
+            yield one
+        elif one.kind == "compute":
+            yield from (one._replace(buft=part.buft, device=part.device) for part in parts)
+
+
+def _state(library: Library, ctx: Any) -> Any:
+    state = library.ffi.new("struct gpl_context_state *")
+    library.lib.gpl_read_state(ctx, state)
+    return state

@@ -17,6 +17,7 @@ from ..errors import DamagedFileError, ModelError
 from ..gguf.reader import Gguf
 from ..gguf.whole import whole
 from ..graphs.graph import Graph
+from ..memory.shortfalls import Reserve, Shortfall, UncutBuffer, shortfalls
 from ..plan import MemoryRow, Promise
 from ..scheduler.borrowed import BorrowedScheduler
 from ..tensors.tensor import Tensor
@@ -25,11 +26,12 @@ from .choices import choices_of
 from .command_line import CommandLine
 from .context import LlamaContext
 from .library import Library
-from .memory import allocated, counted_once, estimate, fit_print, with_outputs
+from .memory import ContextMemory, Reserved, estimate, fit_print, give_up_pipeline, measure
 from .native import ContextHandle, give_threads, load_model, naming, new_context
-from .options import Options
-from .params import Fit, Params
-from .plans import build, plan_of, reserved_plan_of
+from .options import Fit, Options
+from .params import Params
+from .plans import Look, build, plan_of, reserved_plan_of
+from .room import rooms
 from .shapes import check_shape
 from .tokenizer import Tokenizer
 from .watching import Looking, Watching
@@ -69,6 +71,7 @@ class LlamaModel:
         self._n_layer = int(np.max(self.metadata.get(f"{arch}.block_count", 0)))
         self._params = Params(library, options, self._n_layer, line)
         self._fit, self._fits = fit, True
+        self.rooms = rooms(self._params.devices)  # the devices' memory before it was opened
         self.left_out = () if line is None else line.left_out
         self._handles: list[Handle] = []  # in the order in which they are made
         self._only_header = only_header
@@ -87,6 +90,12 @@ class LlamaModel:
             with self._naming():
                 self._context = new_context(library, self._model, self._params)
             self._handles.append(self._context)
+            # What devices lack for pipeline parallelism, which llama.cpp then goes on without.
+            self.pipeline_lacks = give_up_pipeline(
+                library, self._context, self.rooms, lambda: self._measured
+            )
+            if self.pipeline_lacks:
+                del self._measured
             if options.progress is not None:
                 self._loaded()
         except BaseException:
@@ -239,11 +248,10 @@ class LlamaModel:
     def _n_reserved(self) -> int:
         return min(self.n_ctx, self.n_ubatch)
 
-    def _reserved(self, n_tokens: int, n_seqs: int) -> Plan:
+    def _reserved(self, n_tokens: int, n_seqs: int, look: Look | None = None) -> Plan:
         with self._context.using(_PLANNING):
-            return reserved_plan_of(
-                self._library, self._context.ptr, self._full_offload, n_tokens, n_seqs
-            )
+            args = (self._library, self._context.ptr, self._full_offload, n_tokens, n_seqs)
+            return reserved_plan_of(*args, look)
 
     @property
     def scheduler(self) -> BorrowedScheduler:
@@ -282,20 +290,32 @@ class LlamaModel:
     @property
     def memory(self) -> tuple[MemoryRow, ...]:
         """Bytes of the buffers of each type: weights, cache, compute and outputs, as llama.cpp
-        allocates them for a context with these options. Empty with split_mode "tensor", whose bytes
-        libllama knows only once it has the weights.
-        C: llama_get_memory_breakdown, ggml_gallocr_reserve_n
+        allocates them for a context with these options. With split_mode "tensor" they are each
+        GPU's part. C: llama_get_memory_breakdown, ggml_gallocr_reserve_n
         """
-        self._context.ptr  # noqa: B018  raises when closed
-        return tuple(row for row in self._memory if any(row[2:]))
+        return tuple(row for row in self._measured.rows if any(row[2:]))
+
+    @property
+    def uncut_buffers(self) -> tuple[UncutBuffer, ...]:
+        """The largest buffer of each type and kind that is allocated in one piece."""
+        return self._measured.uncut
+
+    @property
+    def reserved(self) -> Reserved:
+        """The graphs that libllama reserves memory for, as its log describes them."""
+        return self._measured.reserved
+
+    def shortfalls(self, reserve: Reserve = 0) -> tuple[Shortfall, ...]:
+        """What devices lack for it: memory, or a larger largest buffer; () if it fits. `reserve`
+        bytes (or bytes by device) stay free on each."""
+        return shortfalls(self.memory, self.uncut_buffers, self.rooms, reserve)
 
     @cached_property
-    def _memory(self) -> tuple[MemoryRow, ...]:
-        if self._params.options.split_mode == "tensor":
-            return ()
-        rows = counted_once(self._library, self._context.ptr)
-        rows = allocated(rows, self._reserved, self.arch, self._n_reserved, self.n_seq_max)
-        return with_outputs(self._library, self._context.ptr, rows)
+    def _measured(self) -> ContextMemory:
+        names = tuple(device.name for device in self._params.gpus)
+        arch, n = self.arch, self._n_reserved
+        ctx, n_seqs = self._context.ptr, self.n_seq_max  # raises when closed
+        return measure(self._library, ctx, self._reserved, arch, n, n_seqs, names)
 
     @property
     def estimate(self) -> tuple[MemoryRow, ...]:
@@ -312,11 +332,7 @@ class LlamaModel:
         That program maps no file, which puts weights elsewhere: open the model with
         load_mode="none". Otherwise this raises `ModelError`. C++: common_fit_print
         """
-        if self._params.maps_files:
-            raise ModelError(
-                'fit_print: llama-fit-params maps no file: open the model with load_mode="none"'
-            )
-        return fit_print(self._library, self._model.ptr, self._context.ptr)
+        return fit_print(self._library, self._model.ptr, self._context.ptr, self._params)
 
     # --- running
 

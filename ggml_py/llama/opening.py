@@ -14,8 +14,7 @@ from ..gguf.whole import check_has_weights, described
 from .command_line import CommandLine, parse
 from .library import Library, library
 from .model import LlamaModel
-from .options import Options, Progress, checked
-from .params import Fit
+from .options import Fit, Options, Progress, checked
 
 log = logging.getLogger("ggml_py")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..backends.device import Device
 from ..boundary.arguments import SIZE_MAX, check_function, integer
@@ -41,6 +41,13 @@ Progress = Callable[[float], object]
 def pad(n: int) -> int:
     """`n` rounded up to whole steps of `PAD`."""
     return -(-n // PAD) * PAD
+
+
+class Fit(NamedTuple):
+    """How `open` fits a model into memory: llama.cpp's --fit-target and --fit-ctx."""
+
+    margins: tuple[int, ...] = (1 << 30,)  # bytes that stay free on each device; one for all
+    n_ctx: int = 4096  # the smallest context that it may choose
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from ..backends.buffer import BufferType
 from ..backends.device import Device, default_n_threads, device
@@ -26,13 +26,6 @@ SPLIT_MODES = {"none": 0, "layer": 1, "row": 2, "tensor": 3}
 _LOAD_MODES = {"auto": -1, "none": 0, "mmap": 1}
 _UNLOCKED = {2: 0, 3: 1}  # LLAMA_LOAD_MODE_MLOCK: as NONE, MMAP_MLOCK: as MMAP
 FLASH_ATTN = {"auto": -1, "off": 0, "on": 1}
-
-
-class Fit(NamedTuple):
-    """How `open` fits a model into memory: llama.cpp's --fit-target and --fit-ctx."""
-
-    margins: tuple[int, ...] = (1 << 30,)  # bytes that stay free on each device; one for all
-    n_ctx: int = 4096  # the smallest context that it may choose
 
 
 class Params:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ..boundary.ffi import NULL, lib
@@ -12,6 +13,8 @@ from .pins import why_norms
 
 if TYPE_CHECKING:
     from ..plan import Plan
+
+Look = Callable[[Any], None]  # is called with a native graph
 
 
 def plan_of(
@@ -40,15 +43,23 @@ def build(library: Library, ctx: Any, n_tokens: int, n_past: int, n_seqs: int) -
 
 
 def reserved_plan_of(
-    library: Library, ctx: Any, full_offload: bool, n_tokens: int, n_seqs: int
+    library: Library,
+    ctx: Any,
+    full_offload: bool,
+    n_tokens: int,
+    n_seqs: int,
+    look: Look | None = None,
 ) -> Plan:
-    """The plan that libllama itself made of a graph that it reserves memory for."""
+    """The plan that libllama itself made of a graph that it reserves memory for. `look` is called
+    with the graph."""
     state = library.ffi.new("struct gpl_context_state *")
     library.lib.gpl_read_state(ctx, state)
     n_outputs = max(1, min(n_tokens, state.n_outputs_max))
     _trace(library, ctx)
     try:
         graph = library.lib.gpl_build_reserved(ctx, n_tokens, n_seqs, n_outputs)
+        if look is not None:
+            look(graph)
         lib.gp_sched_unplan(library.lib.gpl_sched(ctx))
         return _plan(library, ctx, graph, why_norms(full_offload, n_tokens))
     finally:

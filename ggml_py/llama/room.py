@@ -1,13 +1,20 @@
-"""Options that would make a model need less memory, each tried by planning the model with it."""
+"""The memory that devices have for a model, and options with which it would need less, each tried by
+planning the model with it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ..backends.device import Device, device
+from ..boundary.arguments import SIZE_MAX
+from ..enums import BackendDevType
 from ..errors import AllocError, ModelError
+from ..memory.shortfalls import DeviceRoom, Reserve, Shortfall, shortfalls
+from ..memory.shortfalls import used as used
 from ..plan import MemoryRow
+from ..sim.device import existing
 from ..trace.expert_cache import ExpertCache, expert_cache
 
 if TYPE_CHECKING:
@@ -18,6 +25,9 @@ Opened = Callable[
     [Changes], AbstractContextManager["LlamaModel"]
 ]  # the model, with options changed
 
+# Backends whose buffers may be larger than what ggml usually puts into one. A server does not say
+# which backend it has.
+_ALLOCATE_MORE = frozenset(("Vulkan", "WebGPU", "RPC"))
 _LEAST_UBATCH, _CTX_STEP = 32, 256
 _CACHE_TYPES = ("f32", "f16", "q8_0", "q4_0")  # each smaller than the one before
 
@@ -35,11 +45,12 @@ class Tried(NamedTuple):
     text: str  # "-ub 256"
     memory: tuple[MemoryRow, ...]
     saved: dict[str, int]  # bytes by device; negative: it needs more there
+    left: dict[str, int]  # bytes that stay free, by device whose memory is known
 
     def to_dict(self) -> dict[str, Any]:
         """As data that `json` can write."""
         rows = [row._asdict() for row in self.memory]
-        return {"change": self.text, "saved": self.saved, "memory": rows}
+        return {"change": self.text, "saved": self.saved, "left": self.left, "memory": rows}
 
 
 def expert_caches(model: LlamaModel) -> tuple[ExpertCache, ...]:
@@ -47,13 +58,26 @@ def expert_caches(model: LlamaModel) -> tuple[ExpertCache, ...]:
     return expert_cache(model.plan(1)) if model._params.expert_cache else ()
 
 
-def used(rows: Iterable[MemoryRow]) -> dict[str, int]:
-    """Bytes by device. A mapped file takes none: the system may drop its pages."""
-    found: dict[str, int] = {}
-    for row in rows:
-        size = row.nbytes - (row.weights if row.buft.endswith("_Mapped") else 0)
-        found[row.device] = found.get(row.device, 0) + size
-    return found
+def rooms(devices: Iterable[Device]) -> tuple[DeviceRoom, ...]:
+    """The memory of each device, and of the CPU, as they say now. Make it before a model is opened
+    on them."""
+    found = {room.device: room for room in map(_room, devices)}
+    cpu = device("CPU")
+    return tuple(found.values()) if cpu.name in found else (*found.values(), _room(cpu))
+
+
+def _room(of: Device) -> DeviceRoom:
+    free, total = of.memory
+    sim = existing(of.name)
+    limit = of.buffer_type.max_size if sim is None else sim.largest_buffer
+    return DeviceRoom(
+        of.name,
+        free if total else None,  # a device whose size is not known reports 0 bytes
+        total or None,
+        None if limit is None or limit >= SIZE_MAX // 2 else limit,
+        sim is not None or of.registry not in _ALLOCATE_MORE,
+        "CPU" if sim is None and of.type == BackendDevType.IGPU else "",
+    )
 
 
 def lacking(rows: Iterable[MemoryRow], free: Mapping[str, int]) -> dict[str, int]:
@@ -71,14 +95,12 @@ def lower(
 ) -> tuple[Tried, ...]:
     """The first step of each option that may lower the memory, tried: those that do on some device,
     the most bytes first."""
-    before = used(model.memory)
     found = []
     firsts = [way[0] for way in _ways(model, halves=True)]
     for i, change in enumerate(firsts):
         progress(i / len(firsts))
-        memory = _memory(opened, change)
-        if memory is not None:
-            tried = _tried(change, memory, before)
+        if one := _try(model, opened, change):
+            tried, _lacks = one
             if max(tried.saved.values(), default=0) > 0:
                 found.append(tried)
     return tuple(sorted(found, key=lambda one: -sum(one.saved.values())))
@@ -87,38 +109,40 @@ def lower(
 def fitting(
     model: LlamaModel,
     opened: Opened,
-    free: Mapping[str, int],
+    reserve: Reserve,
     most: int = 3,
     progress: Callable[[float], object] = lambda _part: None,
 ) -> tuple[Tried, ...]:
-    """The smallest changes, of one option each, with which the model fits into `free` bytes on each
-    device: those that free the fewest bytes. Each was planned."""
-    before = used(model.memory)
-    lacks = lacking(model.memory, free)
+    """The smallest changes, of one option each, with which the model fits and leaves `reserve` bytes
+    free on each device: those that free the fewest bytes. Each was planned."""
+    lacks = {one.device for one in model.shortfalls(reserve)}
     found = []
     ways = list(_ways(model))
     for i, way in enumerate(ways):
         progress(i / len(ways))
-        if one := _first_that_fits(way, opened, free, before):
+        if one := _first_that_fits(model, way, opened, reserve, lacks):
             found.append(one)
     found.sort(key=lambda one: sum(one.saved.get(device, 0) for device in lacks))
     return tuple(found[:most])
 
 
 def _first_that_fits(
-    way: Sequence[OptionChange], opened: Opened, free: Mapping[str, int], before: dict[str, int]
+    model: LlamaModel,
+    way: Sequence[OptionChange],
+    opened: Opened,
+    reserve: Reserve,
+    missing: Collection[str],
 ) -> Tried | None:
     """The first change of a way that fits. Later ones need less memory where it is missing now,
     and may need more elsewhere: layers that leave a device go to another."""
-    missing = [device for device in free if before.get(device, 0) > free[device]]
-    tried: dict[int, tuple[MemoryRow, ...] | None] = {}
+    tried: dict[int, tuple[Tried, tuple[Shortfall, ...]] | None] = {}
 
     def enough(i: int) -> bool:
         """Whether no device lacks memory that lacks it now."""
         if i not in tried:
-            tried[i] = _memory(opened, way[i])
+            tried[i] = _try(model, opened, way[i], reserve)
         found = tried[i]
-        return found is None or not any(device in lacking(found, free) for device in missing)
+        return found is None or not any(one.device in missing for one in found[1])
 
     low, high = 0, len(way) - 1
     if high < 0 or not enough(high):
@@ -129,29 +153,30 @@ def _first_that_fits(
             high = middle
         else:
             low = middle + 1
-    memory = tried[high]
-    if memory is None or lacking(memory, free):
-        return None
-    return _tried(way[high], memory, before)
+    found = tried[high]
+    return found[0] if found is not None and not found[1] else None
 
 
-def _memory(opened: Opened, change: OptionChange) -> tuple[MemoryRow, ...] | None:
-    """The memory with a change; None if llama.cpp refuses it, or ggml has no room."""
+def _try(
+    model: LlamaModel, opened: Opened, change: OptionChange, reserve: Reserve = 0
+) -> tuple[Tried, tuple[Shortfall, ...]] | None:
+    """A change, and what devices lack with it; None if llama.cpp refuses it, or ggml has no
+    room."""
+    before = used(model.memory)
     try:
-        with opened(change.options) as model:
-            return model.memory
+        with opened(change.options) as changed:
+            memory, uncut = changed.memory, changed.uncut_buffers
     except (ModelError, AllocError):
         return None
-
-
-def _tried(change: OptionChange, memory: tuple[MemoryRow, ...], before: dict[str, int]) -> Tried:
     after = used(memory)
     saved = {
         device: before.get(device, 0) - after.get(device, 0)
         for device in dict.fromkeys((*before, *after))
         if before.get(device, 0) != after.get(device, 0)
     }
-    return Tried(change.text, memory, saved)
+    left = {r.device: r.free - after.get(r.device, 0) for r in model.rooms if r.free is not None}
+    lacks = shortfalls(memory, uncut, model.rooms, reserve)
+    return Tried(change.text, memory, saved, left), lacks
 
 
 def _ways(model: LlamaModel, halves: bool = False) -> Iterator[Sequence[OptionChange]]:

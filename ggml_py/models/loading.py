@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 from .. import llama
@@ -23,7 +24,7 @@ from .cache.kv_caches import KvCaches
 from .cache.memory import Memory
 from .cache.recurrent import RecurrentCache
 from .file import hparams
-from .file.free_memory import check_room, naming
+from .file.free_memory import check_reserved, check_room, naming
 from .file.hparams import HParams
 from .file.placement import LayerPlacement, keeps_mapped, open_backends, place
 from .file.threads import Threads
@@ -174,6 +175,7 @@ def _ours(
         weights.only_header = only_header
         memory = _memory(options, hp, placement)
         stack.callback(memory.close)
+        weights.before_reading = partial(_check_memory, gguf, weights, options, memory)
         parts = (hp, placement, threads, sched, weights, tensors, memory)
         sizes = (options.n_ubatch, options.n_outputs_max)
         built = Graphs(*parts, *sizes, options.flash_attn)
@@ -276,12 +278,28 @@ def _weights(
 def _memory(options: Options, hp: HParams, placement: LayerPlacement) -> Memory:
     """Makes the states of a recurrent model, or the KV caches of any other."""
     n_ctx, n_seq_max = options.n_ctx, options.n_seq_max
-    if hp.ssm is not None:
-        sequences = f"{n_seq_max:,} sequence{'s' * (n_seq_max != 1)}"
-        with naming(f"the states of {sequences} (n_seq_max)", _LESS_STATES):
+    with naming(*_cache_part(options, hp.ssm is not None)):
+        if hp.ssm is not None:
             return RecurrentCache(hp, placement, n_seq_max)
-    with naming(f"the KV cache of {n_ctx:,} tokens (n_ctx)", _LESS_CACHE):
         check_room("the table of its cells", _CELL_BYTES * n_ctx)
         sizes = (n_ctx, options.n_ubatch, n_seq_max, options.kv_unified, options.swa_full)
         types = (options.type_k, options.type_v)
         return KvCaches(hp, placement, *sizes, *types, options.v_trans)
+
+
+def _cache_part(options: Options, recurrent: bool) -> tuple[str, str]:
+    """The cache's name in errors, and what would need less."""
+    n_seq_max = options.n_seq_max
+    if recurrent:
+        sequences = f"{n_seq_max:,} sequence{'s' * (n_seq_max != 1)}"
+        return f"the states of {sequences} (n_seq_max)", _LESS_STATES
+    return f"the KV cache of {options.n_ctx:,} tokens (n_ctx)", _LESS_CACHE
+
+
+def _check_memory(gguf: Gguf, weights: Weights, options: Options, memory: Memory) -> None:
+    """Raises `AllocError` if this machine lacks memory for what was only reserved so far."""
+    cache = _cache_part(options, isinstance(memory, RecurrentCache))
+    check_reserved((
+        (f"the weights of {gguf.path}", _LESS_WEIGHTS, weights.nbytes_by_buffer_type()),
+        (*cache, memory.nbytes_by_buffer_type()),
+    ))  # fmt: skip

@@ -1,6 +1,7 @@
 #include "sim_device.h"
 
 #include "ggml-impl.h"
+#include "sim_memory.h"
 #include "sim_backend.h"
 #include "sim_card.h"
 
@@ -8,7 +9,6 @@
 #include <cstdio>
 #include <cstring>
 #include <deque>
-#include <new>
 #include <vector>
 
 static_assert(GGML_OP_COUNT <= GP_SIM_OPS && GGML_UNARY_OP_COUNT <= GP_SIM_OPS && GGML_GLU_OP_COUNT <= GP_SIM_OPS, "GP_SIM_OPS");
@@ -40,12 +40,12 @@ buffer_memory * memory_of(ggml_backend_buffer_t buffer) {
     return static_cast<buffer_memory *>(buffer->context);
 }
 
-// Frees a buffer once no work in it remains.
-void let_go(sim_device * device, void * data, size_t size) {
+// Frees a buffer once no work in it remains; `counted` bytes of it are the device's.
+void let_go(sim_device * device, void * data, size_t size, size_t counted) {
     const auto free = [=] {
-        ::operator delete(data, std::align_val_t(device->settings.alignment));
+        release_memory(data, size);
         std::lock_guard<std::mutex> lock(device->mutex);
-        device->used -= size;
+        device->used -= counted;
         device->n_buffers--;
     };
     if (!sim_defer(free)) {
@@ -56,7 +56,7 @@ void let_go(sim_device * device, void * data, size_t size) {
 
 void free_buffer(ggml_backend_buffer_t buffer) {
     buffer_memory * memory = memory_of(buffer);
-    let_go(memory->device, memory->data, buffer->size);
+    let_go(memory->device, memory->data, buffer->size, buffer->size);
     delete memory;
 }
 
@@ -78,7 +78,7 @@ void get_tensor(ggml_backend_buffer_t buffer, const ggml_tensor * tensor, void *
 }
 
 void clear(ggml_backend_buffer_t buffer, uint8_t value) {
-    memset(memory_of(buffer)->data, value, buffer->size);
+    fill_memory(memory_of(buffer)->data, buffer->size, value);
 }
 
 // Copies from one simulated device to another.
@@ -99,9 +99,9 @@ const char * buft_name(ggml_backend_buffer_type_t buft) {
 
 bool takes(sim_device * device, size_t size) {
     std::lock_guard<std::mutex> lock(device->mutex);
-    const size_t memory = device->settings.memory, max_size = device->settings.max_size;
-    if (size > max_size) {
-        GGML_LOG_ERROR("%s: allocating %zu bytes failed: a buffer has at most %zu\n", device->name.c_str(), size, max_size);
+    const size_t memory = device->settings.memory, largest = std::max(device->settings.largest, device->settings.max_size);
+    if (size > largest) {
+        GGML_LOG_ERROR("%s: allocating %zu bytes failed: a buffer has at most %zu\n", device->name.c_str(), size, largest);
         return false;
     }
     if (size > memory - device->used) {
@@ -118,9 +118,10 @@ ggml_backend_buffer_t alloc_buffer(ggml_backend_buffer_type_t buft, size_t size)
     if (!takes(device, size)) {
         return nullptr;
     }
-    char * data = static_cast<char *>(::operator new(size, std::align_val_t(device->settings.alignment), std::nothrow));
+    char * data = static_cast<char *>(reserved_memory(size, device->settings.alignment));
     if (data == nullptr) {
-        GGML_LOG_ERROR("%s: this machine has no %zu bytes\n", device->name.c_str(), size);
+        GGML_LOG_ERROR("%s: this process has no %zu bytes of address space left (ulimit -v, vm.overcommit_memory)\n",
+            device->name.c_str(), size);
         std::lock_guard<std::mutex> lock(device->mutex);
         device->used -= size;
         return nullptr;
@@ -153,18 +154,21 @@ size_t get_alloc_size(ggml_backend_buffer_type_t buft, const ggml_tensor * tenso
 // --- pinned host memory: the CPU's own buffers with another type
 
 void free_host_buffer(ggml_backend_buffer_t buffer) {
-    let_go(sim_device::of(buffer->buft), buffer->context, 0);
+    let_go(sim_device::of(buffer->buft), buffer->context, buffer->size, 0);
 }
 
 ggml_backend_buffer_t alloc_host_buffer(ggml_backend_buffer_type_t buft, size_t size) {
     sim_device * device = sim_device::of(buft);
-    void * data = ::operator new(size, std::align_val_t(device->settings.alignment), std::nothrow);
+    void * data = reserved_memory(size, device->settings.alignment);
     if (data == nullptr) {
         return nullptr;
     }
     ggml_backend_buffer_t buffer = ggml_backend_cpu_buffer_from_ptr(data, size);
     buffer->buft = buft;
     buffer->iface.free_buffer = free_host_buffer;
+    buffer->iface.clear       = [](ggml_backend_buffer_t cleared, uint8_t value) {
+        fill_memory(cleared->context, cleared->size, value);
+    };
     device->n_buffers++;
     return buffer;
 }

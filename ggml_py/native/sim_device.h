@@ -37,7 +37,8 @@ struct gp_sim_settings {
     int32_t            optimize;    // enum gp_sim_order
     int32_t            wrong;       // enum ggml_op: its f32 results are 1 % too large; GGML_OP_NONE: all are right
     size_t             memory;      // bytes of the device
-    size_t             max_size;    // maximum bytes of a buffer
+    size_t             max_size;    // bytes that ggml puts into one buffer, unless a tensor is larger
+    size_t             largest;     // maximum bytes of a buffer; 0: max_size
     size_t             alignment;   // of buffers and tensors, a power of two
     ggml_backend_dev_t buft_of;     // the device whose buffer type it shares; NULL if it has its own
     ggml_backend_dev_t card;        // the card that it is (cards/card.h); NULL if it is none

@@ -36,6 +36,8 @@ _MEMORY |= {
     "webgpu": "maxBufferSize",
 }
 
+_MAINTENANCE4 = "VK_KHR_maintenance4"  # without it a device of Vulkan has no maxBufferSize
+
 
 def card_backends() -> tuple[str, ...]:
     """The backends whose functions this build has: ("cuda", "hip", ...). C: gp_card_backend"""
@@ -120,6 +122,15 @@ class CardProfile:
     def memory(self) -> int:
         """The bytes of its memory."""
         return int(self.properties[_MEMORY[self.card.backend]])
+
+    @property
+    def largest_buffer(self) -> int:
+        """Bytes of the largest buffer, if the backend allocates larger ones than it usually makes;
+        otherwise 0. C++: ggml_vk_create_buffer"""
+        if self.card.backend not in ("vulkan", "webgpu"):
+            return 0
+        said = self.card.backend == "webgpu" or _MAINTENANCE4 in self.properties["extensions"]
+        return int(self.properties.get("maxBufferSize" if said else "maxMemoryAllocationSize", 0))
 
     @property
     def ptr(self) -> Any:

@@ -176,7 +176,7 @@ class SimDevice(Device):
         try:
             full = settings.like(self._profile, card)
             decide = _decider(name, full, self._profile)
-            super().__init__(_open(name, full, card))
+            super().__init__(_open(name, full, card, _largest(settings, self._profile)))
         except BaseException:
             _close_card(card)
             raise
@@ -200,6 +200,14 @@ class SimDevice(Device):
         were not given as its card has them, or by default."""
         full = self._settings.like(self._profile, self._card)
         return {name: getattr(full, name) for name in sorted(_NAMES)}
+
+    @property
+    def largest_buffer(self) -> int | None:
+        """Bytes of the largest buffer that it allocates; None without a limit. A card of Vulkan
+        allocates larger ones than `BufferType.max_size` for a tensor that needs it."""
+        full = self._settings.like(self._profile, self._card)
+        most = max(full.max_size or _SIZE_MAX, _largest(self._settings, self._profile))
+        return None if most >= _SIZE_MAX else most
 
     @property
     def profile(self) -> AnyProfile | None:
@@ -234,7 +242,7 @@ class SimDevice(Device):
         try:
             full = settings.like(profile, card)
             decide = _decider(self._name, full, profile)
-            _open(self._name, full, card, self)
+            _open(self._name, full, card, _largest(settings, profile), self)
         except BaseException:
             if card != self._card:
                 _close_card(card)
@@ -292,7 +300,14 @@ def existing(name: str) -> SimDevice | None:
     return _sims.get(name.casefold())
 
 
-def _open(name: str, settings: _Settings, card: Any, device: SimDevice | None = None) -> Any:
+def _largest(settings: _Settings, profile: AnyProfile | None) -> int:
+    """Bytes of the largest buffer, if the card allocates larger ones than ggml usually makes."""
+    return 0 if settings.max_size is not None else int(getattr(profile, "largest_buffer", 0))
+
+
+def _open(
+    name: str, settings: _Settings, card: Any, largest: int, device: SimDevice | None = None
+) -> Any:
     native = ffi.new("struct gp_sim_settings *")
     native.card = NULL if card is None else card
     native.type = _type(settings.type)
@@ -303,6 +318,7 @@ def _open(name: str, settings: _Settings, card: Any, device: SimDevice | None = 
     native.memory = integer("memory", settings.memory, 1)
     no_limit = settings.max_size in (None, _SIZE_MAX)
     native.max_size = _SIZE_MAX if no_limit else integer("max_size", settings.max_size, 1)
+    native.largest = largest
     alignment = integer("alignment", settings.alignment, 32, 1 << 20)
     native.alignment = alignment
     if alignment & (alignment - 1):

@@ -10,11 +10,13 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from ...backends.buffer import Buffer, BufferType
+from ...backends.buffer import Buffer, BufferType, reserving
 from ...enums import BackendDevType
 from ...errors import AllocError
 from ...graphs.context import Context
+from ...sim.device import existing
 
+ReservedPart = tuple[str, str, Mapping[BufferType, int]]  # its name, what would need less, bytes
 _MEMINFO = Path("/proc/meminfo")
 _OWN_CGROUP = Path("/proc/self/cgroup")
 _CGROUPS = Path("/sys/fs/cgroup")
@@ -45,10 +47,22 @@ def alloc_all(contexts: Mapping[BufferType, Context]) -> list[Buffer]:
 
 
 def alloc(context: Context, buft: BufferType, usage: str = "any") -> Buffer:
-    """`Context.alloc`, after checking that the machine has the memory. Raises `AllocError`."""
-    if is_machines(buft):
-        check_room(buft.name, sum(tensor.nbytes for tensor in context))
-    return context.alloc(buft, usage)
+    """`Context.alloc`, of address space where the memory is this machine's: planning needs no more.
+    `check_reserved` checks before anything is computed. Raises `AllocError`."""
+    with reserving():
+        return context.alloc(buft, usage)
+
+
+def check_reserved(parts: Iterable[ReservedPart]) -> None:
+    """Raises `AllocError` for the first part of a model that the machine has no memory for, beside
+    the parts before."""
+    beside = 0
+    for part, advice, found in parts:
+        with naming(part, advice):
+            for buft, nbytes in found.items():
+                if is_machines(buft) and not buft.name.endswith("_Mapped"):
+                    check_room(buft.name, nbytes, beside)
+                    beside += nbytes
 
 
 def sizes(buffers: Iterable[Buffer]) -> dict[BufferType, int]:
@@ -59,10 +73,11 @@ def sizes(buffers: Iterable[Buffer]) -> dict[BufferType, int]:
     return found
 
 
-def check_room(name: str, nbytes: int) -> None:
-    """Raises `AllocError` for more bytes than the machine has. Linux would grant them, and then
-    kill the process when it writes to them."""
+def check_room(name: str, nbytes: int, beside: int = 0) -> None:
+    """Raises `AllocError` for more bytes than the machine has, `beside` others that are not written
+    to yet. Linux would grant them, and then kill the process when it writes to them."""
     free = available()
+    free = None if free is None else max(free - beside, 0)
     if free is not None and nbytes > free:
         raise AllocError(
             f"{name}: {nbytes:,} bytes could not be allocated ({free:,} bytes are free on this "
@@ -72,9 +87,12 @@ def check_room(name: str, nbytes: int) -> None:
 
 
 def is_machines(buft: BufferType) -> bool:
-    """Whether buffers of this type are in the machine's memory, not in a GPU's."""
+    """Whether buffers of this type are in the machine's memory, not in a GPU's. A simulated
+    device's are."""
     device = buft.device
-    return device is None or buft.is_host or device.type == BackendDevType.CPU
+    if device is None or buft.is_host or device.type == BackendDevType.CPU:
+        return True
+    return existing(device.name) is not None
 
 
 def available() -> int | None:

@@ -4,7 +4,7 @@ the CPU's memory in a layout for its kernels."""
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any, overload
 
 from ...backends.buffer import Buffer, BufferType, usage_of
@@ -43,6 +43,7 @@ class Weights:
         self._buffers: list[Buffer] = []
         self._unread: Unread = []
         self.only_header = ""  # why they cannot be read
+        self.before_reading: Callable[[], None] | None = None  # called once
 
     # --- declaring
 
@@ -144,6 +145,9 @@ class Weights:
         buffer type. Planning does not need it. `progress` is called as `models.load` describes."""
         if self.only_header:
             raise ModelError(self.only_header)
+        if self.before_reading is not None:
+            self.before_reading()
+            self.before_reading = None
         some = bool(self._unread)
         if some or progress is not None:
             n_threads = self._placement.backends[-1].n_threads or 1

@@ -10,6 +10,9 @@
 #include "llama-model.h"
 
 #include <algorithm>
+#include <functional>
+#include <map>
+#include <set>
 #include <stdexcept>
 
 struct gpl_builder {
@@ -24,6 +27,8 @@ struct gpl_builder {
     static void state(const llama_context & ctx, gpl_context_state & found);
     static ggml_backend_t backend(const llama_context & ctx, size_t i);
     static llama_memory_breakdown memory(const llama_context & ctx);
+    static const llama_model & model(const llama_context & ctx) { return ctx.model; }
+    void set_pipeline(bool on);
 
 private:
     void begin(bool batched);
@@ -41,6 +46,16 @@ void gpl_builder::state(const llama_context & ctx, gpl_context_state & found) {
     ggml_backend_buffer_t output = ctx.buf_output.get();
     found.output_size = output ? ggml_backend_buffer_get_size(output) : 0;
     found.output_buft = output ? ggml_backend_buffer_get_type(output) : nullptr;
+    found.n_inputs        = (uint32_t) ctx.get_gf_res_reserve()->inputs.size();
+    found.n_input_tensors = ctx.n_input_tensors;
+}
+
+void gpl_builder::set_pipeline(bool on) {
+    if (ctx.cparams.pipeline_parallel != on) {
+        ctx.cparams.pipeline_parallel = on;
+        ctx.sched_need_reserve        = true;
+        ctx.sched_reserve();
+    }
 }
 
 ggml_backend_t gpl_builder::backend(const llama_context & ctx, size_t i) {
@@ -216,6 +231,84 @@ size_t gpl_read_memory(const llama_context * ctx, gpl_memory * rows, size_t n) {
     }
     return i;
 }
+
+namespace {
+
+using tensor_visit = std::function<void(const ggml_tensor * t, bool weight)>;
+
+// All weights, then the tensors with memory that the graph reads, each once.
+void each_tensor(const llama_context & ctx, ggml_cgraph * graph, const tensor_visit & visit) {
+    for (const auto & [name, t] : gpl_builder::model(ctx).tensors_by_name) {
+        if (t->buffer != nullptr) {
+            visit(t, true);
+        }
+    }
+    std::set<const ggml_tensor *> seen;
+    for (int i = 0; i < ggml_graph_n_nodes(graph); i++) {
+        for (const ggml_tensor * src : ggml_graph_node(graph, i)->src) {
+            const ggml_tensor * t = src != nullptr && src->view_src != nullptr ? src->view_src : src;
+            if (t != nullptr && t->buffer != nullptr && seen.insert(t).second &&
+                ggml_backend_buffer_get_usage(t->buffer) != GGML_BACKEND_BUFFER_USAGE_WEIGHTS) {
+                visit(t, false);
+            }
+        }
+    }
+}
+
+} // namespace
+
+size_t gpl_read_largest(const llama_context * ctx, ggml_cgraph * graph, gpl_largest * rows, size_t n) {
+    std::map<std::pair<ggml_backend_buffer_type_t, bool>, gpl_largest> found;
+    each_tensor(*ctx, graph, [&](const ggml_tensor * t, bool weight) {
+        ggml_backend_buffer_type_t buft = ggml_backend_buffer_get_type(t->buffer);
+        const size_t size = GGML_PAD(ggml_backend_buft_get_alloc_size(buft, t), ggml_backend_buft_get_alignment(buft));
+        gpl_largest & most = found[{buft, weight}];
+        if (most.tensor == nullptr || size > most.size) {
+            most = {t, buft, size, weight};
+        }
+    });
+    size_t i = 0;
+    for (const auto & [key, row] : found) {
+        if (i < n) {
+            rows[i] = row;
+        }
+        i++;
+    }
+    return i;
+}
+
+size_t gpl_read_parts(const llama_context * ctx, ggml_cgraph * graph, size_t * weights, size_t * others, size_t n) {
+    const llama_model & model = gpl_builder::model(*ctx);
+    if (model.split_mode() != LLAMA_SPLIT_MODE_TENSOR) {
+        return 0;
+    }
+    const size_t n_devices = model.get_split_state_ud.n_devices;
+    std::fill_n(weights, n, 0);
+    std::fill_n(others, n, 0);
+    each_tensor(*ctx, graph, [&](const ggml_tensor * t, bool weight) {
+        ggml_backend_buffer_type_t buft = ggml_backend_buffer_get_type(t->buffer);
+        ggml_backend_dev_t dev = ggml_backend_buft_get_device(buft);
+        if (dev == nullptr || ggml_backend_dev_type(dev) != GGML_BACKEND_DEVICE_TYPE_META) {
+            return;
+        }
+        const auto state = llama_meta_device_get_split_state(t, const_cast<llama_meta_device_get_split_state_userdata *>(&model.get_split_state_ud));
+        for (size_t j = 0; j < n_devices && j < n; j++) {
+            int64_t ne[GGML_MAX_DIMS];
+            std::copy_n(t->ne, GGML_MAX_DIMS, ne);
+            if (state.axis >= 0 && state.axis < GGML_MAX_DIMS) {
+                ne[state.axis] = 0;
+                for (uint32_t s = 0; s < state.n_segments; s++) {
+                    ne[state.axis] += state.ne[s * n_devices + j] * state.nr[s];
+                }
+            }
+            const size_t size = ggml_row_size(t->type, ne[0]) * ne[1] * ne[2] * ne[3];
+            (weight ? weights : others)[j] += GGML_PAD(size, ggml_backend_buft_get_alignment(buft));
+        }
+    });
+    return n_devices;
+}
+
+void gpl_set_pipeline(llama_context * ctx, bool on) { gpl_builder{*ctx}.set_pipeline(on); }
 
 ggml_cgraph * gpl_build(llama_context * ctx, const gpl_shape * shape) { return gpl_builder{*ctx}.build(*shape); }
 

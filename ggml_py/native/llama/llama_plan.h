@@ -17,12 +17,22 @@ struct gpl_context_state {
     int32_t  n_backends;
     size_t   output_size;       // bytes of the buffer that logits and embeddings are copied to, when the context begins
     ggml_backend_buffer_type_t output_buft; // its type; NULL without one
+    uint32_t n_inputs;          // input objects of the graph that was built last, as libllama's log has them,
+    uint32_t n_input_tensors;   // and input tensors
 };
 
 // Bytes of a context's buffers of one type.
 struct gpl_memory {
     ggml_backend_buffer_type_t buft;
     size_t                     model, context, compute;
+};
+
+// The tensor that takes most memory of its buffer type, among weights or among the rest (cache, states).
+struct gpl_largest {
+    const struct ggml_tensor * tensor;
+    ggml_backend_buffer_type_t buft;
+    size_t                     size; // bytes, with alignment
+    bool                       weight;
 };
 
 // A graph's size: `n_tokens` new tokens in each of `n_seqs` sequences, which have `n_past` tokens before.
@@ -62,6 +72,16 @@ ggml_backend_t gpl_backend(const struct llama_context * ctx, int32_t i);
 // Fills at most n rows and returns how many there are. As llama_get_memory_breakdown, but without weights backends that
 // share a compute buffer are counted once, as they are with weights.
 size_t gpl_read_memory(const struct llama_context * ctx, struct gpl_memory * rows, size_t n);
+
+// Fills at most n rows and returns how many there are: of all weights, and of the tensors with memory that the graph reads.
+size_t gpl_read_largest(const struct llama_context * ctx, struct ggml_cgraph * graph, struct gpl_largest * rows, size_t n);
+
+// Split mode "tensor": bytes of each device's part of all weights, and of the tensors with memory that the graph reads,
+// with alignment. Fills at most n of each and returns how many devices there are; 0 in other modes.
+size_t gpl_read_parts(const struct llama_context * ctx, struct ggml_cgraph * graph, size_t * weights, size_t * others, size_t n);
+
+// Whether the scheduler keeps several copies of inputs. libllama goes on without if there is no memory for them.
+void gpl_set_pipeline(struct llama_context * ctx, bool on);
 
 // Which accelerators (BLAS and the like) contexts use that are made from now on; libllama uses all there are.
 void gpl_use_accelerators(const ggml_backend_dev_t * devices, int32_t n);

@@ -119,6 +119,8 @@ void open_device(const std::string & text) {
             settings.memory = number;
         } else if (key == "max_size") {
             settings.max_size = number;
+        } else if (key == "largest") {
+            settings.largest = number;
         } else if (key == "alignment") {
             settings.alignment = number;
         } else if (key == "host") {

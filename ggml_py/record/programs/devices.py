@@ -49,6 +49,8 @@ def _settings(name: str, device: Any) -> list[str]:
     }  # fmt: skip
     if settings["max_size"] is not None:
         parts["max_size"] = settings["max_size"]
+    if device.largest_buffer is not None:
+        parts["largest"] = device.largest_buffer
     found = [f"{key}={value}" for key, value in parts.items()]
     return found + _decisions(name, settings, device.profile)
 
