@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
+from ..trace.planned import format_bytes
 from .shared.bar import bar
 from .shared.command_line import command_line
 from .shared.options import ModelCommand, as_json, echo_json, given_model_options
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from ..llama import LlamaModel
     from ..llama.room import Tried
     from ..memory.moves import NodeMove
+    from ..memory.shortfalls import DeviceRoom, Shortfall
     from ..plan import Plan
 
 log = logging.getLogger("ggml_py")
@@ -72,8 +74,10 @@ def command(
 
     Of a model the compute buffers are those of the largest graph that llama.cpp reserves memory
     for, or with -n or --n-past of that graph. Only the header of the file is read. If the model
-    does not fit, the three smallest changes that make it fit follow, each of them planned; if it
-    fits, what would lower its memory. MODEL may also be a plan that -o saved, or a record.
+    does not fit into the devices' memory, or a tensor not into their largest buffer, the three
+    smallest changes that make it fit follow, each of them planned; they leave as much memory free
+    as --fit does (-fitt). If it fits, what would lower its memory. MODEL may also be a plan that -o
+    saved, or a record.
 
     \b
     ggml-py memory model.gguf -d sim:gpu0,profile=rtx4090 -ngl 20 -c 8192
@@ -112,15 +116,13 @@ def command(
             look = not (no_changes or command_line() or asked["fit"] == "on")
             room = _room(loaded, model, asked, look)
             notes += [f"of the cache, {cache}" for cache in expert_caches(loaded)]
-        if not plan.breakdown:
-            notes.append("the bytes of all buffers are not known: with -sm tensor libllama knows "
-                         "them only once it has the weights")  # fmt: skip
+            notes += _of_context(loaded, asked)
     else:
         if fit_print:
             raise click.UsageError(f"--fit-print needs a model, and {model} is a saved plan")
         plan = get_plan(model, **options)
         notes += _laid_out(model, options)
-    moves: Sequence[NodeMove] = () if no_changes or room.lacks else node_moves(plan)
+    moves: Sequence[NodeMove] = () if no_changes or room.shortfalls else node_moves(plan)
     if as_json:
         echo_json(_data(plan, room, moves))
     else:
@@ -129,7 +131,7 @@ def command(
         show(plan.memory, at_peak, verbose, room.free)
         for note in notes:
             click.echo(note)
-        show_changes(room.lacks or {}, room.tried, moves)
+        show_changes(room.said, room.reserve_said, room.tried, moves, bool(room.shortfalls))
     if html is not None:
         from ..export.memory_page import page
         from ..files.writing import write_whole
@@ -141,9 +143,53 @@ def command(
 class Room(NamedTuple):
     """Whether a model fits, and options that would lower its memory or make it fit."""
 
-    free: Mapping[str, tuple[int, int]] = MappingProxyType({})  # bytes free and in all, by device
-    lacks: Mapping[str, int] | None = None  # bytes by device; None: not known
+    rooms: Sequence[DeviceRoom] = ()
+    shortfalls: Sequence[Shortfall] = ()
+    reserve: Mapping[str, int] = MappingProxyType({})  # bytes that changes leave free, by device
+    tight: Mapping[str, int] = MappingProxyType({})  # bytes that stay free, where less than that
+    unknown: Sequence[str] = ()  # devices that do not say how much memory they have
+    used: Mapping[str, int] | None = None  # bytes by device; None: nothing is known
     tried: Sequence[Tried] | None = None  # None: nothing was tried
+
+    @property
+    def free(self) -> dict[str, tuple[int, int]]:
+        """Bytes free and in all, by device."""
+        return {room.device: (room.free or 0, room.total or 0) for room in self.rooms}
+
+    @property
+    def fits(self) -> bool | None:
+        """None if it is not known."""
+        if any(one.sure for one in self.shortfalls):
+            return False
+        return None if self.shortfalls or self.unknown or self.used is None else True
+
+    @property
+    def said(self) -> list[str]:
+        """What is lacking, what is not known, and where little stays free."""
+        used = self.used or {}
+        lines = [
+            f"{one.text}: it {'does' if one.sure else 'may'} not fit" for one in self.shortfalls
+        ]
+        lines += [
+            f"{device} does not say how much memory it has: whether {used.get(device, 0):,} bytes "
+            "fit is not known"
+            for device in self.unknown
+        ]
+        return lines + [
+            f"{device} keeps {format_bytes(left)} free, less than the reserve of "
+            f"{format_bytes(self.reserve[device])} (-fitt)"
+            for device, left in self.tight.items()
+        ]
+
+    @property
+    def reserve_said(self) -> str:
+        """What changes leave free, in a few words."""
+        sizes = dict.fromkeys(self.reserve.values())
+        if len(sizes) == 1:
+            size = next(iter(sizes))
+            return f"with {format_bytes(size)} kept free on each device (-fitt)" if size else ""
+        each = ", ".join(f"{format_bytes(n)} on {name}" for name, n in self.reserve.items())
+        return f"with {each} kept free (-fitt)" if each else ""
 
 
 def _as_fit_params(options: dict[str, Any]) -> dict[str, Any]:
@@ -170,7 +216,8 @@ def _laid_out(source: str, options: dict[str, Any]) -> list[str]:
 
 def _room(loaded: LlamaModel, source: str, options: dict[str, Any], look: bool) -> Room:
     from ..llama import LlamaModel
-    from ..llama.room import fitting, lacking, lower
+    from ..llama.room import fitting, lower
+    from ..memory.shortfalls import not_known, used
 
     @contextmanager
     def again(changes: dict[str, Any]) -> Iterator[LlamaModel]:
@@ -182,28 +229,67 @@ def _room(loaded: LlamaModel, source: str, options: dict[str, Any], look: bool) 
         finally:
             log.disabled = False
 
-    free = {device.name: device.memory for device in loaded.devices}
-    if not loaded.memory:
-        return Room(free)
-    # A device whose size is not known reports 0 bytes.
-    known = {name: size for name, (size, total) in free.items() if total}
-    lacks = lacking(loaded.memory, known)
+    rooms, rows = loaded.rooms, loaded.memory
+    reserve = _reserve(loaded, options["fit_target"])
+    lacks = loaded.shortfalls()
+    if not rows:
+        return Room(rooms)
+    below = {} if lacks else {one.device: one for one in loaded.shortfalls(reserve)}
+    tight = {d: one.available + one.reserve - one.needed for d, one in below.items()}
+    found = Room(rooms, lacks, reserve, tight, not_known(rows, rooms), used(rows))
     if not look:
-        return Room(free, lacks)
+        return found
     if lacks:
         with bar("looking for changes that make it fit") as progress:
-            return Room(free, lacks, fitting(loaded, again, known, progress=progress))
+            return found._replace(tried=fitting(loaded, again, reserve, progress=progress))
     with bar("looking for options that need less memory") as progress:
-        return Room(free, lacks, lower(loaded, again, progress))
+        return found._replace(tried=lower(loaded, again, progress))
+
+
+def _reserve(loaded: LlamaModel, margins: Sequence[int]) -> dict[str, int]:
+    """Bytes that stay free on each device, by llama.cpp's --fit-target in MiB: a number for each
+    GPU, the last one for all others; the CPU keeps as much as the first GPU."""
+    gpus = [d.name for d in loaded.devices if d.type.name in ("GPU", "IGPU")]
+    each = [*margins, *[margins[-1]] * len(gpus)]
+    found = {name: each[i] << 20 for i, name in enumerate(gpus)}
+    return {room.device: found.get(room.device, margins[0] << 20) for room in loaded.rooms}
+
+
+def _of_context(loaded: LlamaModel, options: dict[str, Any]) -> list[str]:
+    """What llama.cpp's log says of the graphs, and what it does for want of memory."""
+    notes = [f"llama.cpp's log has: {loaded.reserved.text}"]
+    if loaded.pipeline_lacks:
+        lacks = "; ".join(one.text for one in loaded.pipeline_lacks)
+        notes.append(f"llama.cpp goes on without pipeline parallelism: for that {lacks}")
+    if options["split_mode"] == "tensor":
+        notes.append(
+            "with -sm tensor these are each GPU's parts, without its buffers for sums with other "
+            "GPUs; parts of weights and cache are not compared with the largest buffer"
+        )
+    return notes
 
 
 def _data(plan: Plan, room: Room, moves: Sequence[NodeMove]) -> dict[str, Any]:
     return {
         "headline": plan.headline(),
-        "devices": {name: {"free": f, "total": t} for name, (f, t) in room.free.items()},
-        "fits": None if room.lacks is None else not room.lacks,
-        "lacks": None if room.lacks is None else dict(room.lacks),
+        "devices": {
+            one.device: {
+                "free": one.free or 0,
+                "total": one.total or 0,
+                "max_buffer": one.max_buffer,
+            }
+            for one in room.rooms
+        },
+        "fits": room.fits,
+        "lacks": None if room.used is None else _lacks(room.shortfalls),
+        "shortfalls": [one.to_dict() for one in room.shortfalls],
+        "reserve": dict(room.reserve),
+        "below_reserve": dict(room.tight),
         "changes": [one.to_dict() for one in room.tried or ()],
         "node_moves": [move.to_dict() for move in moves],
         **plan.memory.to_dict(),
     }
+
+
+def _lacks(found: Sequence[Shortfall]) -> dict[str, int]:
+    return {one.device: one.missing for one in found if one.kind == "memory"}

@@ -29,6 +29,11 @@ class SavingChange(Protocol):
         """Bytes by device; negative: it needs more."""
         ...
 
+    @property
+    def left(self) -> dict[str, int]:
+        """Bytes that stay free, by device."""
+        ...
+
 
 _SHOWN = 5  # tensors alive at the peak
 _WIDTH = 60  # of the curve
@@ -67,7 +72,9 @@ def show(
     if memory.note:
         _print(console, memory.note)
     sizes = {b.name: b.size for b in memory.buffers}
-    if any((row.compute or 0) > sizes.get(row.buft, 0) for row in memory.breakdown):
+    # The compute buffer of several devices with split mode "tensor", of which each has all.
+    whole = next((size for name, size in sizes.items() if name.startswith("Meta(")), 0)
+    if any((row.compute or 0) > sizes.get(row.buft, whole) for row in memory.breakdown):
         _print(
             console,
             "the table has what llama.cpp allocates: each compute buffer of the largest graph that "
@@ -140,30 +147,39 @@ def _blocks(memory: PlanMemory, blocks: tuple[MemoryBlock, ...], title: str) -> 
 
 
 def show_changes(
-    lacks: Mapping[str, int],
+    said: Sequence[str] = (),
+    reserve: str = "",
     tried: Sequence[SavingChange] | None = None,
     moves: Sequence[NodeMove] = (),
+    lacks: bool = False,
     console: Console | None = None,
 ) -> None:
-    """Prints what devices lack and the changes that make the model fit; if they lack nothing, the
-    changes that lower its memory. `tried` is None if none were looked for."""
+    """Prints what is `said` of the devices' memory, then the changes that make the model fit and
+    keep the `reserve`; if nothing is lacking, the changes that lower its memory. `tried` is None if
+    none were looked for."""
     console = console or new_console()
-    for device, size in lacks.items():
-        _print(console, f"{device} lacks {size:,} bytes ({format_bytes(size)}): it does not fit")
+    for line in said:
+        _print(console, line)
+    kept = f", {reserve}" * bool(reserve)
     if lacks and tried is not None and not tried:
-        _print(console, "no change of a single option makes it fit")
+        _print(console, f"no change of a single option makes it fit{kept}")
     if tried or moves:
-        title = "the smallest changes that make it fit" if lacks else "what would lower it"
+        fitting = f"the smallest changes that make it fit{kept}"
         table = plain_table()
-        table.add_column(title, no_wrap=True)
+        table.add_column(fitting if lacks else "what would lower it", no_wrap=True)
         table.add_column("")
         for one in tried or ():
-            table.add_row(f"  {escape(one.text)}", _savings(one.saved))
+            left = _left(one.left) if lacks else ""
+            table.add_row(f"  {escape(one.text)}", _savings(one.saved) + left)
         for move in moves:
             what = f"  {move.op} '{move.node}' on {move.backend}"
             table.add_row(escape(what), _savings(move.saved))
         console.print()
         console.print(table)
+
+
+def _left(left: Mapping[str, int]) -> str:
+    return "; leaves " + ", ".join(f"{escape(name)} {_size(n)}" for name, n in left.items())
 
 
 def _savings(saved: Mapping[str, int]) -> str:

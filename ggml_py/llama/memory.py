@@ -134,10 +134,11 @@ def measure(
     n_ubatch: int,
     n_seq_max: int,
     devices: tuple[str, ...],
+    order: tuple[str, ...],
 ) -> ContextMemory:
     """The memory of a context that was made without weights; `reserved` plans a graph by its
     numbers of tokens and sequences, and calls a function with the native graph. `devices` are the
-    GPUs' names.
+    GPUs' names, `order` those of all devices, in which rows are.
 
     libllama's estimate drops the pins that it has made (ggml_backend_sched_reserve_size resets the
     scheduler first), so it may be wrong either way. What is allocated is the largest layout of the
@@ -174,8 +175,10 @@ def measure(
     if not unknown:
         rows = tuple(row._replace(compute=sizes.get(row.buft, 0)) for row in rows)
     nodes, inputs, input_tensors = zip(*graphs[:2], strict=True)
+    rows = with_outputs(library, ctx, _by_device(rows, parts))
+    places = {name: i for i, name in enumerate(order)}
     return ContextMemory(
-        with_outputs(library, ctx, _by_device(rows, parts)),
+        tuple(sorted((r for r in rows if any(r[2:])), key=lambda r: places.get(r.device, -1))),
         tuple(_by_part(uncut.values(), parts)),
         Reserved((n_ubatch, n_seq_max), nodes, (splits[0], splits[1]), inputs, input_tensors),
     )  # fmt: skip
@@ -187,8 +190,8 @@ def give_up_pipeline(
     rooms: tuple[DeviceRoom, ...],
     measured: Callable[[], ContextMemory],
 ) -> tuple[Shortfall, ...]:
-    """What devices lack for a scheduler that keeps several copies of inputs. If they lack something,
-    the context plans without from now on, as libllama goes on when it cannot allocate the buffers.
+    """What devices lack for a scheduler that keeps several copies of inputs. If they lack anything
+    the context plans without from now on, as libllama does if it cannot allocate the buffers.
     C++: llama_context::sched_reserve"""
     ctx = context.ptr
     if not _state(library, ctx).pipeline_parallel:

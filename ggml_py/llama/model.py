@@ -90,7 +90,7 @@ class LlamaModel:
             with self._naming():
                 self._context = new_context(library, self._model, self._params)
             self._handles.append(self._context)
-            # What devices lack for pipeline parallelism, which llama.cpp then goes on without.
+            # For pipeline parallelism, which llama.cpp then goes on without.
             self.pipeline_lacks = give_up_pipeline(
                 library, self._context, self.rooms, lambda: self._measured
             )
@@ -293,7 +293,8 @@ class LlamaModel:
         allocates them for a context with these options. With split_mode "tensor" they are each
         GPU's part. C: llama_get_memory_breakdown, ggml_gallocr_reserve_n
         """
-        return tuple(row for row in self._measured.rows if any(row[2:]))
+        self._context.ptr  # noqa: B018  raises when closed
+        return self._measured.rows
 
     @property
     def uncut_buffers(self) -> tuple[UncutBuffer, ...]:
@@ -313,9 +314,9 @@ class LlamaModel:
     @cached_property
     def _measured(self) -> ContextMemory:
         names = tuple(device.name for device in self._params.gpus)
-        arch, n = self.arch, self._n_reserved
-        ctx, n_seqs = self._context.ptr, self.n_seq_max  # raises when closed
-        return measure(self._library, ctx, self._reserved, arch, n, n_seqs, names)
+        order = tuple(room.device for room in self.rooms)
+        ctx, n, n_seqs = self._context.ptr, self._n_reserved, self.n_seq_max
+        return measure(self._library, ctx, self._reserved, self.arch, n, n_seqs, names, order)
 
     @property
     def estimate(self) -> tuple[MemoryRow, ...]:

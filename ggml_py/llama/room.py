@@ -1,5 +1,5 @@
-"""The memory that devices have for a model, and options with which it would need less, each tried by
-planning the model with it."""
+"""The memory that devices have for a model, and options with which it would need less, each tried
+by planning the model with it."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def fitting(
     most: int = 3,
     progress: Callable[[float], object] = lambda _part: None,
 ) -> tuple[Tried, ...]:
-    """The smallest changes, of one option each, with which the model fits and leaves `reserve` bytes
+    """The smallest changes, of one option each, with which the model fits and `reserve` bytes stay
     free on each device: those that free the fewest bytes. Each was planned."""
     lacks = {one.device for one in model.shortfalls(reserve)}
     found = []

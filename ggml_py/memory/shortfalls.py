@@ -64,10 +64,13 @@ class Shortfall(NamedTuple):
                 f"{self.device} lacks {self.missing:,} bytes ({format_bytes(self.missing)}): "
                 f"{self.needed:,} are needed and {self.available:,} are free{kept}"
             )
-        named = f"'{self.tensor}' has {self.tensor_nbytes:,}" if self.tensor else "it is not cut"
-        limit = f"{self.device}'s largest buffer has {self.available:,} bytes"
-        fails = "" if self.sure else "; the device may allocate it all the same"
-        return f"{limit}, and a buffer of {self.kind} needs {self.needed:,}: {named}{fails}"
+        limit = f"{self.device}'s largest buffer of {self.available:,} bytes"
+        fails = "" if self.sure else ", although the device may allocate more for one tensor"
+        if self.tensor and self.tensor_nbytes > self.available:
+            return f"'{self.tensor}' ({self.kind}) needs {self.needed:,} bytes, more than {limit}{fails}"
+        return (
+            f"the last buffer for {self.kind} needs {self.needed:,} bytes, more than {limit}{fails}"
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """As data that `json` can write."""

@@ -159,5 +159,5 @@ def device_words(devices: Sequence[str], program: str) -> list[str]:
     # Servers get their numbers in the order in which they are named.
     numbers = iter(range(len(servers)))
     names = [f"RPC{next(numbers)}" if name.startswith("rpc:") else name for name in devices]
-    gpus = [name for name in names if name.upper() not in _HOSTS]
+    gpus = [name for name in names if name.partition(",")[0].upper() not in _HOSTS]
     return [*words, "-dev", ("/" if program == "bench" else ",").join(gpus) or "none"]

@@ -140,8 +140,9 @@ _LOAD_OPTIONS = [
                  group=PLACEMENT,
                  help="Devices in priority order: repeat the option, or separate them by commas. "
                       "none: only the CPU; rpc:HOST:PORT: a server's; sim:NAME[,SETTING=...]: a "
-                      "simulated one (profile=cuda, memory=8G, min_batch=32, ...). Default: all, "
-                      "GPUs first, the CPU last."),
+                      "simulated one (profile=cuda, memory=8G, min_batch=32, ...); "
+                      "CPU,memory=64G: the CPU of a machine with more memory, or less. Default: "
+                      "all, GPUs first, the CPU last."),
     model_option("--profile-set", "profile_set", multiple=True, metavar="KEY=VALUE",
                  group=PLACEMENT,
                  help="Change a property of the cards among the devices, as set.KEY=VALUE behind "
@@ -279,7 +280,8 @@ _NO_DEPTH = (
 
 
 def device_names(given: tuple[str, ...]) -> tuple[str, ...]:
-    """Devices as `load` takes them. A simulated device's settings contain commas, too."""
+    """Devices as `load` takes them. The settings of a simulated device and of the CPU contain
+    commas, too."""
     from ...backends.device import devices
 
     if given == ("none",):
@@ -287,8 +289,8 @@ def device_names(given: tuple[str, ...]) -> tuple[str, ...]:
     for text in given:
         if text.isdecimal():
             raise click.UsageError(_NO_DEPTH.format(text))
-    parts = [part for text in given for part in re.split(",(?=sim:)", text)]
-    names = [[part] if part.startswith("sim:") else part.split(",") for part in parts]
+    parts = [part for text in given for part in re.split(r",(?=sim:|(?i:CPU)(?:,|$))", text)]
+    names = [[part] if part.startswith("sim:") else re.split(r",(?!\w+=)", part) for part in parts]
     return tuple(name for some in names for name in some) or tuple(d.name for d in devices())
 
 

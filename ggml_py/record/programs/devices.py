@@ -25,6 +25,8 @@ def sims_text(names: Sequence[str]) -> str:
     for name in names:
         if name.upper() == "CPU":
             continue  # every program has it
+        if name.upper().startswith("CPU,"):
+            raise ArgumentError(f"-d {name}: a program that is recorded has this machine's memory")
         if not name.startswith("sim:"):
             raise ArgumentError(
                 f"-d {name}: a program that is recorded has this machine's devices anyhow; only "
