@@ -263,8 +263,7 @@ def _of_context(loaded: LlamaModel, options: dict[str, Any]) -> list[str]:
         notes.append(f"llama.cpp goes on without pipeline parallelism: for that {lacks}")
     if options["split_mode"] == "tensor":
         notes.append(
-            "with -sm tensor these are each GPU's parts, without its buffers for sums with other "
-            "GPUs; parts of weights and cache are not compared with the largest buffer"
+            "with -sm tensor these are each GPU's parts, without buffers for sums with other GPUs"
         )
     return notes
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from ..backends.buffer import BufferType
@@ -117,6 +117,13 @@ class Reserved(NamedTuple):
         return f"graph{sizes}: {said}"
 
 
+class DevicePart(NamedTuple):
+    """What one device of split mode "tensor" has of a model."""
+
+    row: MemoryRow
+    uncut: tuple[UncutBuffer, ...]
+
+
 class ContextMemory(NamedTuple):
     """The memory of a context: bytes by buffer type, the largest buffers, and the graphs that the
     compute buffers are for."""
@@ -150,7 +157,7 @@ def measure(
     sizes: dict[str, int] = {}
     uncut: dict[tuple[str, str], UncutBuffer] = {}
     graphs: list[tuple[int, ...]] = []
-    parts: tuple[MemoryRow, ...] = ()
+    parts: list[DevicePart] = []
     unknown = False
 
     def look(graph: Any) -> None:
@@ -239,37 +246,46 @@ def _largest_tensors(library: Library, ctx: Any, graph: Any) -> list[UncutBuffer
     return found
 
 
-def _parts(
-    library: Library, ctx: Any, graph: Any, devices: tuple[str, ...]
-) -> tuple[MemoryRow, ...]:
-    """Split mode "tensor": each device's part of the weights and the cache; () in other modes.
+def _parts(library: Library, ctx: Any, graph: Any, devices: tuple[str, ...]) -> list[DevicePart]:
+    """Split mode "tensor": each device's part of the weights and the cache; [] in other modes.
     C++: llama_meta_device_get_split_state"""
-    weights, cache = (library.ffi.new("size_t[]", len(devices) or 1) for _ in range(2))
-    n = library.lib.gpl_read_parts(ctx, graph, weights, cache, len(devices))
-    return tuple(
-        MemoryRow(name, name, int(weights[i]), int(cache[i]), None)
-        for i, name in enumerate(devices[:n])
-    )
+    rows = library.ffi.new("struct gpl_part[]", len(devices) or 1)
+    n = library.lib.gpl_read_parts(ctx, graph, rows, len(devices))
+    found = []
+    for name, row in zip(devices[:n], rows[0:n], strict=True):
+        largest = (
+            ("weights", row.weight, int(row.largest_weight)),
+            ("cache", row.other, int(row.largest_other)),
+        )
+        uncut = [
+            UncutBuffer(name, name, kind, size, text(tensor.name), size)
+            for kind, tensor, size in largest
+            if size
+        ]
+        sizes = MemoryRow(name, name, int(row.weights), int(row.others), None)
+        found.append(DevicePart(sizes, tuple(uncut)))
+    return found
 
 
-def _by_device(rows: tuple[MemoryRow, ...], parts: tuple[MemoryRow, ...]) -> tuple[MemoryRow, ...]:
+def _by_device(rows: tuple[MemoryRow, ...], parts: Sequence[DevicePart]) -> tuple[MemoryRow, ...]:
     """The rows with `parts` in the place of the row of the device that they are parts of. Each of
     its compute buffers is as large as all of it. C++: ggml_backend_meta_buffer_type_alloc_buffer"""
     whole = next((row for row in rows if parts and row.buft.startswith(_META)), None)
     if whole is None:
         return rows
     others = tuple(row for row in rows if row is not whole)
-    return (*(part._replace(compute=whole.compute) for part in parts), *others)
+    return (*(part.row._replace(compute=whole.compute) for part in parts), *others)
 
 
-def _by_part(uncut: Iterable[UncutBuffer], parts: tuple[MemoryRow, ...]) -> Iterator[UncutBuffer]:
-    """The buffers, with one for each part in the place of a compute buffer of all of them. Which
-    tensor's part of weights or cache is the largest is not known."""
+def _by_part(uncut: Iterable[UncutBuffer], parts: Sequence[DevicePart]) -> Iterator[UncutBuffer]:
+    """The buffers, with those of the parts in the place of those of all of them."""
+    for part in parts:
+        yield from part.uncut
     for one in uncut:
         if not parts or not one.buft.startswith(_META):
             yield one
         elif one.kind == "compute":
-            yield from (one._replace(buft=part.buft, device=part.device) for part in parts)
+            yield from (one._replace(buft=p.row.buft, device=p.row.device) for p in parts)
 
 
 def _state(library: Library, ctx: Any) -> Any:

@@ -27,7 +27,7 @@ from .command_line import CommandLine
 from .context import LlamaContext
 from .library import Library
 from .memory import ContextMemory, Reserved, estimate, fit_print, give_up_pipeline, measure
-from .native import ContextHandle, give_threads, load_model, naming, new_context
+from .native import ContextHandle, give_threads, lacking, load_model, naming, new_context
 from .options import Fit, Options
 from .params import Params
 from .plans import Look, build, plan_of, reserved_plan_of
@@ -53,6 +53,7 @@ class LlamaModel:
     """A model that libllama has loaded. Made by `open`; `with` closes it.
 
     Plans need the header only. The first evaluation loads the model once more, with its weights.
+    `pipeline_lacks` is what devices lack for pipeline parallelism: libllama then goes on without.
     """
 
     def __init__(
@@ -90,7 +91,6 @@ class LlamaModel:
             with self._naming():
                 self._context = new_context(library, self._model, self._params)
             self._handles.append(self._context)
-            # For pipeline parallelism, which llama.cpp then goes on without.
             self.pipeline_lacks = give_up_pipeline(
                 library, self._context, self.rooms, lambda: self._measured
             )
@@ -213,9 +213,8 @@ class LlamaModel:
         """
         self._check_shape(n_tokens, n_past, n_seqs)
         with self._context.using(_PLANNING):
-            plan = plan_of(
-                self._library, self._context.ptr, self._full_offload, n_tokens, n_past, n_seqs
-            )
+            args = (self._library, self._context.ptr, self._full_offload, n_tokens, n_past, n_seqs)
+            plan = plan_of(*args)
         past = int(n_past) if n_seqs == 1 else None
         promise = Promise("llama.cpp", graphs="libllama", n_past=past)
         return plan.promised(promise, self.memory).chosen(self.choices)
@@ -291,8 +290,7 @@ class LlamaModel:
     def memory(self) -> tuple[MemoryRow, ...]:
         """Bytes of the buffers of each type: weights, cache, compute and outputs, as llama.cpp
         allocates them for a context with these options. With split_mode "tensor" they are each
-        GPU's part. C: llama_get_memory_breakdown, ggml_gallocr_reserve_n
-        """
+        GPU's part. C: llama_get_memory_breakdown, ggml_gallocr_reserve_n"""
         self._context.ptr  # noqa: B018  raises when closed
         return self._measured.rows
 
@@ -360,10 +358,9 @@ class LlamaModel:
         seq = integer("seq", seq, 0, self.n_seq_max - 1)
         if isinstance(watch, str):
             raise TypeError(f"watch={watch!r}: expected a list of names, like [{watch!r}]")
-        if watch:
-            self._check_whole("watch")
         if not watch:
             return self._loaded().eval(tokens, all_logits, seq, self._looking)
+        self._check_whole("watch")
         if self._looking is not None:
             raise ModelError("watch: another function looks at the nodes (look_at_nodes)")
         watching = Watching(watch)
@@ -473,7 +470,8 @@ class LlamaModel:
                     )
                 paths = gguf.paths
             keeps_rows = self._keeps_rows()
-            with self._context.using("loading weights"), self._naming():
+            doing = self._context.using("loading weights")
+            with self._naming(), lacking(self.shortfalls), doing:
                 params, devices = self._params.model, self._params.devices
                 with self._params.progress():
                     model = load_model(self._library, self.path, params, devices, paths)

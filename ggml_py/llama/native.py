@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from ..boundary.ffi import lib as ggml
 from ..boundary.handle import Handle, in_use, reading
 from ..boundary.mapped import mappings, watch_mapping
 from ..errors import ModelError
+from ..memory.shortfalls import Shortfall
 from ..scheduler.borrowed import BorrowedScheduler
 from .library import Library
 from .params import Params
@@ -74,6 +75,16 @@ def naming(path: Path) -> Iterator[None]:
         if str(error).startswith(str(path)):
             raise
         raise ModelError(f"{path}: {error}") from None
+
+
+@contextmanager
+def lacking(found: Callable[[], Iterable[Shortfall]]) -> Iterator[None]:
+    """Adds what devices lack to the reasons why libllama loads no model, or makes no context."""
+    try:
+        yield
+    except ModelError as error:
+        said = "; ".join(one.text for one in found())
+        raise ModelError(f"{error}. {said}") if said else error from None
 
 
 def load_model(

@@ -66,11 +66,10 @@ class Shortfall(NamedTuple):
             )
         limit = f"{self.device}'s largest buffer of {self.available:,} bytes"
         fails = "" if self.sure else ", although the device may allocate more for one tensor"
+        what = f"needs {self.needed:,} bytes, more than {limit}{fails}"
         if self.tensor and self.tensor_nbytes > self.available:
-            return f"'{self.tensor}' ({self.kind}) needs {self.needed:,} bytes, more than {limit}{fails}"
-        return (
-            f"the last buffer for {self.kind} needs {self.needed:,} bytes, more than {limit}{fails}"
-        )
+            return f"'{self.tensor}' ({self.kind}) {what}"
+        return f"the last buffer for {self.kind} {what}"
 
     def to_dict(self) -> dict[str, Any]:
         """As data that `json` can write."""

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstring>
 #include <mutex>
+#include <unordered_map>
 
 #include <sys/mman.h>
 #include <unistd.h>
@@ -29,7 +30,7 @@ size_t           cpu_memory  = 0;
 
 using alloc_function  = decltype(ggml_backend_buffer_type_i::alloc_buffer);
 using memory_function = decltype(ggml_backend_device_i::get_memory);
-alloc_function  alloc_of_cpu  = nullptr;
+std::unordered_map<ggml_backend_buffer_type_t, alloc_function> upstreams; // of each of the CPU's buffer types
 memory_function memory_of_cpu = nullptr;
 
 void free_reserved(ggml_backend_buffer_t buffer) {
@@ -40,20 +41,35 @@ void clear_reserved(ggml_backend_buffer_t buffer, uint8_t value) {
     fill_memory(buffer->context, buffer->size, value);
 }
 
+// Makes a small buffer, for upstream's interface, and gives it other memory.
 ggml_backend_buffer_t alloc(ggml_backend_buffer_type_t buft, size_t size) {
+    const alloc_function upstream = upstreams.at(buft);
     if (n_reserving == 0) {
-        return alloc_of_cpu(buft, size);
+        return upstream(buft, size);
+    }
+    ggml_backend_buffer_t buffer = upstream(buft, 64);
+    if (buffer == nullptr || buffer->iface.free_buffer == free_reserved || buffer->iface.get_base(buffer) != buffer->context) {
+        ggml_backend_buffer_free(buffer); // its memory is another type's, or not what its context is
+        return upstream(buft, size);
     }
     void * data = reserved_memory(size, 1);
     if (data == nullptr) {
-        GGML_LOG_ERROR("CPU: %zu bytes of address space could not be reserved (ulimit -v, vm.overcommit_memory)\n", size);
+        GGML_LOG_ERROR("%s: %zu bytes of address space could not be reserved (ulimit -v, vm.overcommit_memory)\n",
+            ggml_backend_buft_name(buft), size);
+        ggml_backend_buffer_free(buffer);
         return nullptr;
     }
-    ggml_backend_buffer_t buffer = ggml_backend_cpu_buffer_from_ptr(data, size);
-    buffer->buft              = buft;
+    buffer->iface.free_buffer(buffer); // its memory only
+    buffer->context           = data;
+    buffer->size              = size;
     buffer->iface.free_buffer = free_reserved;
     buffer->iface.clear       = clear_reserved;
     return buffer;
+}
+
+void watch(ggml_backend_buffer_type_t buft) {
+    upstreams[buft]          = buft->iface.alloc_buffer;
+    buft->iface.alloc_buffer = alloc;
 }
 
 void get_memory(ggml_backend_dev_t dev, size_t * free, size_t * total) {
@@ -117,9 +133,13 @@ extern "C" {
 void gp_reserve_host(bool on) {
     static std::once_flag once;
     std::call_once(once, [] {
-        ggml_backend_buffer_type_t cpu = ggml_backend_cpu_buffer_type();
-        gp::alloc_of_cpu        = cpu->iface.alloc_buffer;
-        cpu->iface.alloc_buffer = gp::alloc;
+        gp::watch(ggml_backend_cpu_buffer_type());
+        ggml_backend_dev_t cpu = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
+        const auto extra = (ggml_backend_dev_get_extra_bufts_t) ggml_backend_reg_get_proc_address(
+            ggml_backend_dev_backend_reg(cpu), "ggml_backend_dev_get_extra_bufts");
+        for (ggml_backend_buffer_type_t * buft = extra ? extra(cpu) : nullptr; buft && *buft; buft++) {
+            gp::watch(*buft);
+        }
     });
     gp::n_reserving += on ? 1 : -1;
 }

@@ -7,8 +7,9 @@ import re
 from typing import TYPE_CHECKING
 
 from ..backends.backend import Backend
+from ..backends.buffer import BufferType
 from ..boundary.arguments import ptr_of
-from ..boundary.ffi import ffi, lib, text
+from ..boundary.ffi import NULL, ffi, lib, text
 from ..enums import BackendDevType, TensorFlag
 from ..errors import AbortError, AllocError, ArgumentError
 from ..graphs.graph import Graph
@@ -18,7 +19,6 @@ from ..trace.record import VIEW_OPS
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from ..backends.buffer import BufferType
     from ..tensors.tensor import Tensor
     from .scheduler import Scheduler
 
@@ -150,8 +150,28 @@ def _nowhere(graph: Graph) -> ArgumentError:
     )
 
 
-def no_memory(scheduler: Scheduler, sizes: dict[str, int] | None) -> AllocError:
-    """The error for a graph whose compute buffers cannot be allocated; `sizes` is what it needs."""
+def larger_than_buffers(scheduler: Scheduler, graph: Graph) -> dict[str, str]:
+    """The largest node of each buffer type that has no buffer as large, in words, by the type's
+    name. Ask before the plan is taken back."""
+    found: dict[str, tuple[int, str]] = {}
+    limits = {t: t.max_size for t in map(scheduler.buffer_type, scheduler.backends)}
+    for node in graph.nodes:
+        backend = lib.ggml_backend_sched_get_tensor_backend(scheduler.ptr, node.ptr)
+        if backend == NULL or node.view_src is not None or node.buffer is not None:
+            continue
+        buft = BufferType(lib.ggml_backend_get_default_buffer_type(backend))
+        size = int(lib.ggml_backend_buft_get_alloc_size(buft.ptr, node.ptr))
+        if size > max(limits.get(buft, size), found.get(buft.name, (0, ""))[0]):
+            most = f"in one buffer, which has at most {limits[buft]:,}"
+            found[buft.name] = size, f"'{node.name}' needs {size:,} {most}"
+    return {name: text for name, (_size, text) in found.items()}
+
+
+def no_memory(
+    scheduler: Scheduler, sizes: dict[str, int] | None, too_large: dict[str, str]
+) -> AllocError:
+    """The error for a graph whose compute buffers cannot be allocated; `sizes` is what it needs,
+    `too_large` as from `larger_than_buffers`."""
     found = ffi.new("char[]", 128)
     failed = lib.gp_alloc_failed(found, len(found))
     buft = text(found)
@@ -161,6 +181,7 @@ def no_memory(scheduler: Scheduler, sizes: dict[str, int] | None) -> AllocError:
     return AllocError(
         f"{buft} could not allocate {failed:,} bytes of compute buffer for this graph{room}"
         + (f" (it needs, in bytes: {needs[2:]})" if needs else "")
+        + (f"; {too_large[buft]}" if buft in too_large else "")
         + ". A smaller batch or context, fewer outputs or another placement needs less",
         sizes or {buft: failed},
     )

@@ -24,7 +24,14 @@ from . import state as sched_state
 from .callbacks import CopyCallback, EvalCallback
 from .reads import ReadScheduler
 from .recording import Recording
-from .refusal import check_backends, check_graph, check_pin, deciding, no_memory
+from .refusal import (
+    check_backends,
+    check_graph,
+    check_pin,
+    deciding,
+    larger_than_buffers,
+    no_memory,
+)
 from .strict import ACTIVE, check
 
 if TYPE_CHECKING:
@@ -260,8 +267,9 @@ class Scheduler(ReadScheduler, Lender):
         if not self._tracing:
             self._reset()
             return AllocError("the scheduler could not allocate the graph's compute buffers")
+        too_large = larger_than_buffers(self, graph)
         lib.gp_sched_unplan(self.ptr)
-        return no_memory(self, self._measure(graph))
+        return no_memory(self, self._measure(graph), too_large)
 
     def reset(self) -> None:
         """Forgets the allocated graph and all pins. The graph gets its own sources back, and its

@@ -162,6 +162,8 @@ def test_plan_takes_llama_cpps_options(model):
     [
         (("none",), ("CPU",)),
         (("BLAS,CPU",), ("BLAS", "CPU")),
+        (("BLAS,CPU,memory=2G",), ("BLAS", "CPU,memory=2G")),
+        (("sim:a,memory=1G,host,cpu,memory=2G",), ("sim:a,memory=1G,host", "cpu,memory=2G")),
         (("BLAS", "CPU"), ("BLAS", "CPU")),
         (("sim:a,memory=1G,host,sim:b,async=0",), ("sim:a,memory=1G,host", "sim:b,async=0")),
         (("CUDA0,sim:a,host", "CPU"), ("CUDA0", "sim:a,host", "CPU")),

@@ -51,10 +51,10 @@ def test_a_model(model):
 @pytest.mark.thorough("programs")
 @pytest.mark.needs(release="default")
 def test_a_model_that_does_not_fit(model):
-    tight = ("-d", "sim:gpu0,memory=6M", "-d", "CPU", "-ngl", 99, "-c", 8192)
+    tight = ("-d", "sim:gpu0,memory=6M", "-d", "CPU", "-ngl", 99, "-c", 8192, "-fitt", 0)
     text = ok("memory", model, *tight)
     assert "gpu0 lacks " in text and "it does not fit" in text
-    assert "the smallest changes that make it fit" in text
+    assert "the smallest changes that make it fit  " in text
     data = json.loads(ok("memory", model, *tight, "--json"))
     assert not data["fits"] and data["lacks"]["gpu0"] > 0 and 1 <= len(data["changes"]) <= 3
     flags = data["changes"][0]["change"].split()
@@ -63,6 +63,76 @@ def test_a_model_that_does_not_fit(model):
     rows = [row for row in again["breakdown"] if row["device"] == "gpu0"]
     sizes = ("weights", "cache", "compute", "outputs")
     assert sum(row[size] for row in rows for size in sizes) <= room
+
+
+@pytest.mark.thorough("programs")
+@pytest.mark.needs(release="default")
+def test_changes_keep_a_reserve(model):
+    """As --fit does: 1 GiB on each device, or -fitt."""
+    tight = ("-d", "sim:gpu0,memory=20M", "-d", "CPU", "-ngl", 99, "-c", 8192)
+    said = "no change of a single option makes it fit, with 1.0 GiB kept free on each device"
+    assert said in ok("memory", model, *tight)
+    text = ok("memory", model, *tight, "-fitt", 8)
+    assert "the smallest changes that make it fit, with 8.0 MiB kept free on each device" in text
+    data = json.loads(ok("memory", model, *tight, "-fitt", 8, "--json"))
+    assert data["reserve"] == {"gpu0": 8 << 20, "CPU": 8 << 20}
+    assert data["changes"] and all(one["left"]["gpu0"] >= 8 << 20 for one in data["changes"])
+    text = ok("memory", model, *GPU, "--no-changes")  # it fits, and less than the reserve is left
+    assert "gpu0 keeps " in text and "less than the reserve of 1.0 GiB (-fitt)" in text
+    data = json.loads(ok("memory", model, *GPU, "--json", "--no-changes"))
+    assert data["fits"] is True and data["below_reserve"]["gpu0"] < 1 << 30
+
+
+@pytest.mark.thorough("programs")
+@pytest.mark.needs(release="default")
+def test_a_largest_buffer(model):
+    device = ("-d", "sim:gpu0,max_size=2M", "-ngl", "all", "-c", 2048, "-fa", "off")
+    text = ok("memory", model, *device)
+    assert (
+        "'kq-0' (compute) needs 16,777,216 bytes, more than gpu0's largest buffer of 2,097,152 "
+        "bytes: it does not fit"
+    ) in text
+    assert "  -ub 64  " in text
+    data = json.loads(ok("memory", model, *device, "--json", "--no-changes"))
+    assert data["fits"] is False and data["lacks"] == {}
+    assert data["devices"]["gpu0"]["max_buffer"] == 2 << 20
+    (one,) = data["shortfalls"]
+    assert (one["device"], one["kind"], one["tensor"]) == ("gpu0", "compute", "kq-0")
+    error = fails("generate", model, *device, "--graphs", "libllama", "--tokens", "1", "-n", 1)
+    assert "'kq-0' (compute) needs 16,777,216 bytes" in error
+    error = fails("generate", model, *device, "--graphs", "ours", "--tokens", "1", "-n", 1)
+    assert "needs" in error and "in one buffer, which has at most 2,097,152" in error
+    assert json.loads(ok("memory", model, *device, "-ub", 64, "--json"))["fits"] is True
+
+
+@pytest.mark.thorough("programs")
+@pytest.mark.needs(release="default")
+def test_the_cpus_memory(model):
+    """Another machine's, for whatever asks the CPU."""
+    given = ("-d", "CPU,memory=1T", "-c", 512, "--json", "--no-changes")
+    data = json.loads(ok("memory", model, *given))
+    assert data["devices"]["CPU"] == {"free": 1 << 40, "total": 1 << 40, "max_buffer": None}
+    less = ("-d", "sim:gpu0,memory=1G,CPU,memory=1M", "-c", 512, "--no-changes")
+    data = json.loads(ok("memory", model, *less, "--json"))
+    assert data["fits"] is False and list(data["lacks"]) == ["CPU"]
+    assert "CPU lacks " in ok("memory", model, *less)
+    # llama.cpp's own --fit sees it.
+    fitted = [
+        run("plan", model, "-d", f"CPU,memory={size}", "-fit", "on", "-fitt", 0, "-fitc", 256).stderr
+        for size in ("1T", "3M")
+    ]
+    assert "-c 2048 " in fitted[0] and "-c 2048 " not in fitted[1]
+
+
+@pytest.mark.thorough("programs")
+@pytest.mark.needs(release="default")
+def test_the_log_and_the_parts_of_split_mode_tensor(model):
+    two = ("-d", "sim:gpu0,memory=1G", "-d", "sim:gpu1,memory=1G", "-ngl", 99, "--no-changes")
+    text = ok("memory", model, *two, "-sm", "tensor")
+    rows = {line.split()[0]: line.split() for line in text.splitlines()[1:4]}
+    assert list(rows) == ["gpu0", "gpu1", "CPU"] and rows["gpu0"][1] == rows["gpu1"][1] != "0.00"
+    assert "these are each GPU's parts" in text and "Meta(" not in "".join(rows)
+    assert "llama.cpp's log has: graph: nodes = " in text and ", splits = " in text
 
 
 @pytest.mark.thorough("programs")

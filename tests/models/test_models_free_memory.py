@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from arch_files import load
 from cli_runs import fails
+from large_model import write
 from placements import Theirs, blank, sims_text
 
 import ggml_py as ggml
@@ -147,6 +148,8 @@ def test_the_machines_memory(path, nothing_left, monkeypatch, caplog):
         load(path, n_ctx=2**31 - 1)
     expected = load(path).eval(PROMPT)
     with load(path, n_ubatch=256) as model:
+        model.eval(PROMPT)
+        model.reset()
         monkeypatch.setattr(free_memory, "available", lambda: 100_000)
         with pytest.raises(AllocError, match=r"of 256 tokens \(n_ubatch=256\): CPU: [\d,]+ bytes"):
             model.eval([7] * 256)
@@ -154,10 +157,36 @@ def test_the_machines_memory(path, nothing_left, monkeypatch, caplog):
         monkeypatch.setattr(free_memory, "available", lambda: None)
         np.testing.assert_array_equal(model.eval(PROMPT), expected)
     monkeypatch.setattr(free_memory, "available", lambda: 20_000)
-    with pytest.raises(AllocError, match=r"the weights .*: CPU: [\d,]+ bytes .*\(20,000 by"):
-        load(path, load_mode="none")
-    with pytest.raises(AllocError, match=r"the KV cache of 512 tokens \(n_ctx\): CPU: 262,144 by"):
-        load(path)
+    no_weights = r"the weights .*: (CPU|gpu0): [\d,]+ bytes .*\(20,000 by"
+    with load(path, load_mode="none") as model:  # it plans
+        assert model.plan(8).n_splits == 1
+        with pytest.raises(AllocError, match=no_weights):
+            model.eval(PROMPT)
+    with ggml.sim_device("gpu0"), GPU(path) as model, pytest.raises(AllocError, match=no_weights):
+        model.eval(PROMPT)
+    no_cache = r"the KV cache of 512 tokens \(n_ctx\): CPU: 262,144 by"
+    with load(path) as model, pytest.raises(AllocError, match=no_cache):
+        model.eval(PROMPT)
+    with pytest.raises(AllocError, match=no_weights):
+        load(path, load_mode="none", progress=lambda _part: None)
+
+
+@pytest.mark.parametrize("where", ["sim:gpu0,memory=4T", "CPU"])
+def test_planning_takes_no_memory(tmp_path, where):
+    """A model of more than a terabyte is planned, with a cache of 16 GiB."""
+    script = """
+        import resource, sys
+        from ggml_py.models import load
+        options = {"n_gpu_layers": -1, "n_ctx": 1 << 15, "graphs": "ours", "header_only": True}
+        with load(sys.argv[1], devices=(sys.argv[2],), **options) as model:
+            assert model.plan(512).n_nodes > 500
+            assert sum(row.cache for row in model.memory) == 1 << 32
+        print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+    """
+    command = [sys.executable, "-c", textwrap.dedent(script), str(write(tmp_path)), where]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) < 400_000  # KiB
 
 
 def test_what_linux_says(tmp_path, monkeypatch):

@@ -3,6 +3,7 @@
 from misuses import misuse
 
 import ggml_py as ggml
+from ggml_py.sim.given import named_devices
 from ggml_py.sim.text import sim_device_of
 
 BAD = ggml.ArgumentError
@@ -34,7 +35,16 @@ class NoProfile:
     supports = "yes"
 
 
+def _cpu(id, text, given):
+    expected = "CPU,memory=BYTES, such as CPU,memory=64G"
+    return misuse(f"sim-cpu/{id}", lambda e: named_devices(text), BAD, given, expected)
+
+
 MISUSES = [
+    _cpu("profile", "CPU,profile=cuda", "CPU,profile=cuda"),
+    _cpu("no-size", "CPU,memory=", "CPU,memory="),
+    _cpu("two", "CPU,memory=1G,max_size=2M", "CPU,memory=1G,max_size=2M"),
+    _cpu("bare", "CPU,", "CPU,: the CPU is this machine's"),
     _row("name-int", "int 5", "expected a str", TypeError, name=5),
     _row("name-empty", "''", "1 to 63 bytes", name=""),
     _row("name-long", "'xxx", "1 to 63 bytes", name="x" * 64),

@@ -68,7 +68,57 @@ def test_a_buffer_has_a_largest_size(sims):
         np.testing.assert_array_equal(net.run(), cpu_result())
 
 
-@pytest.mark.parametrize("alignment", [32, 256, 4096])
+def test_a_tensor_that_no_buffer_holds_is_named(sims):
+    sim = sims(max_size=30_000)
+    with ggml.Context() as c:
+        c.new_tensor("f32", 64, 64, name="small")
+        c.new_tensor("f32", 64, 128, name="large")
+        with pytest.raises(ggml.AllocError, match="'large' needs 32,768 in one buffer, which has"):
+            c.alloc(sim.buffer_type)
+    with sim.init() as gpu, ggml.device("CPU").init() as cpu, ggml.Context() as c:
+        x = c.new_tensor("f32", 64, 128, name="x")
+        x.set_input()
+        graph = c.new_graph()
+        y = c.sqr(x)
+        y.name = "y"
+        graph.build_forward_expand(y)
+        with ggml.Scheduler([gpu, cpu]) as scheduler:
+            scheduler.set_tensor_backend(y, gpu)
+            with pytest.raises(ggml.AllocError, match="'y' needs 32,768 in one buffer, which has"):
+                scheduler.alloc_graph(graph)
+
+
+def test_a_card_of_vulkan_allocates_more_for_one_tensor(sims):
+    """Its backend puts a GiB into one buffer, unless a tensor needs more."""
+    sim = sims(profile="vulkan", memory=16 << 30)
+    largest = sim.profile.properties["maxBufferSize"]
+    assert sim.buffer_type.max_size == 1 << 30 < sim.largest_buffer == int(largest)
+    sim.buffer_type.alloc(3 << 30).close()
+    with pytest.raises(ggml.AllocError, match="could not be allocated"):
+        sim.buffer_type.alloc(sim.largest_buffer + 1)
+    sim.configure(max_size=2 << 30)
+    assert sim.largest_buffer == 2 << 30
+    sim.configure(profile=None, max_size=None)
+    assert sim.largest_buffer is None
+
+
+def test_memory_is_taken_when_it_is_written(sims):
+    """More than the machine has is allocated, and cleared, and one tensor of it used."""
+    sim = sims(memory=1 << 45)
+    with ggml.Context() as c:
+        used = c.new_tensor("f32", 8)
+        c.new_tensor("f32", 1 << 20, 1 << 20)
+        buffer = c.alloc(sim.buffer_type)
+        buffer.clear()
+        assert buffer.size > 1 << 42 and sim.memory[0] < 1 << 45
+        assert not used.get().any()
+        used.set(np.ones(8, np.float32))
+        np.testing.assert_array_equal(used.get(), 1)
+        buffer.clear()
+        assert not used.get().any()
+
+
+@pytest.mark.parametrize("alignment", [32, 256, 4096, 1 << 20])
 def test_tensors_are_aligned(sims, alignment):
     sim = sims(alignment=alignment)
     assert sim.buffer_type.alignment == alignment

@@ -277,14 +277,13 @@ size_t gpl_read_largest(const llama_context * ctx, ggml_cgraph * graph, gpl_larg
     return i;
 }
 
-size_t gpl_read_parts(const llama_context * ctx, ggml_cgraph * graph, size_t * weights, size_t * others, size_t n) {
+size_t gpl_read_parts(const llama_context * ctx, ggml_cgraph * graph, gpl_part * parts, size_t n) {
     const llama_model & model = gpl_builder::model(*ctx);
     if (model.split_mode() != LLAMA_SPLIT_MODE_TENSOR) {
         return 0;
     }
     const size_t n_devices = model.get_split_state_ud.n_devices;
-    std::fill_n(weights, n, 0);
-    std::fill_n(others, n, 0);
+    std::fill_n(parts, n, gpl_part{});
     each_tensor(*ctx, graph, [&](const ggml_tensor * t, bool weight) {
         ggml_backend_buffer_type_t buft = ggml_backend_buffer_get_type(t->buffer);
         ggml_backend_dev_t dev = ggml_backend_buft_get_device(buft);
@@ -301,8 +300,13 @@ size_t gpl_read_parts(const llama_context * ctx, ggml_cgraph * graph, size_t * w
                     ne[state.axis] += state.ne[s * n_devices + j] * state.nr[s];
                 }
             }
-            const size_t size = ggml_row_size(t->type, ne[0]) * ne[1] * ne[2] * ne[3];
-            (weight ? weights : others)[j] += GGML_PAD(size, ggml_backend_buft_get_alignment(buft));
+            const size_t size = GGML_PAD(ggml_row_size(t->type, ne[0]) * ne[1] * ne[2] * ne[3], ggml_backend_buft_get_alignment(buft));
+            gpl_part & part = parts[j];
+            (weight ? part.weights : part.others) += size;
+            if (size > (weight ? part.largest_weight : part.largest_other)) {
+                (weight ? part.largest_weight : part.largest_other) = size;
+                (weight ? part.weight : part.other)                 = t;
+            }
         }
     });
     return n_devices;

@@ -35,6 +35,15 @@ struct gpl_largest {
     bool                       weight;
 };
 
+// Split mode "tensor": bytes of a device's part of all weights, and of the tensors with memory that a graph reads, with
+// alignment; and the largest part of each.
+struct gpl_part {
+    size_t weights, others;
+    size_t largest_weight, largest_other;
+    const struct ggml_tensor * weight;
+    const struct ggml_tensor * other;
+};
+
 // A graph's size: `n_tokens` new tokens in each of `n_seqs` sequences, which have `n_past` tokens before.
 struct gpl_shape {
     uint32_t n_tokens;
@@ -76,9 +85,8 @@ size_t gpl_read_memory(const struct llama_context * ctx, struct gpl_memory * row
 // Fills at most n rows and returns how many there are: of all weights, and of the tensors with memory that the graph reads.
 size_t gpl_read_largest(const struct llama_context * ctx, struct ggml_cgraph * graph, struct gpl_largest * rows, size_t n);
 
-// Split mode "tensor": bytes of each device's part of all weights, and of the tensors with memory that the graph reads,
-// with alignment. Fills at most n of each and returns how many devices there are; 0 in other modes.
-size_t gpl_read_parts(const struct llama_context * ctx, struct ggml_cgraph * graph, size_t * weights, size_t * others, size_t n);
+// Fills at most n parts and returns how many devices there are; 0 unless the split mode is "tensor".
+size_t gpl_read_parts(const struct llama_context * ctx, struct ggml_cgraph * graph, struct gpl_part * parts, size_t n);
 
 // Whether the scheduler keeps several copies of inputs. libllama goes on without if there is no memory for them.
 void gpl_set_pipeline(struct llama_context * ctx, bool on);
