@@ -105,7 +105,9 @@ def test_options_that_lower_it_do(small):
 
 def kept(model, free):
     """The reserve with which devices have only so many bytes."""
-    return {room.device: room.free - free[room.device] for room in model.rooms if room.device in free}
+    return {
+        room.device: room.free - free[room.device] for room in model.rooms if room.device in free
+    }
 
 
 def test_layers_that_leave_a_device_need_room_elsewhere(small):

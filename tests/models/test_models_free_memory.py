@@ -148,9 +148,7 @@ def test_the_machines_memory(path, nothing_left, monkeypatch, caplog):
         load(path, n_ctx=2**31 - 1)
     expected = load(path).eval(PROMPT)
     with load(path, n_ubatch=256) as model:
-        model.eval(PROMPT)
-        model.reset()
-        monkeypatch.setattr(free_memory, "available", lambda: 100_000)
+        monkeypatch.setattr(free_memory, "available", lambda: 300_000)
         with pytest.raises(AllocError, match=r"of 256 tokens \(n_ubatch=256\): CPU: [\d,]+ bytes"):
             model.eval([7] * 256)
         assert "n_ubatch=256: CPU" in caplog.text and model.n_past == 0
@@ -179,7 +177,7 @@ def test_planning_takes_no_memory(tmp_path, where):
         from ggml_py.models import load
         options = {"n_gpu_layers": -1, "n_ctx": 1 << 15, "graphs": "ours", "header_only": True}
         with load(sys.argv[1], devices=(sys.argv[2],), **options) as model:
-            assert model.plan(512).n_nodes > 500
+            assert len(model.plan(512).nodes) > 500
             assert sum(row.cache for row in model.memory) == 1 << 32
         print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
     """
