@@ -37,27 +37,9 @@ def test_help_lists_the_verbs():
 
 @pytest.mark.parametrize(
     "verb",
-    [
-        "devices",
-        "demo",
-        "plan",
-        "explain",
-        "why-not",
-        "diff",
-        "sweep",
-        "generate",
-        "trace",
-        "bench",
-        "bisect",
-        "build",
-        "ci",
-        "compare",
-        "corpus",
-        "diverge",
-        "memory",
-        "ops",
-        "releases",
-    ],
+    ["devices", "demo", "plan", "explain", "why-not", "diff", "sweep", "generate", "trace",
+     "bench", "bisect", "build", "ci", "compare", "corpus", "diverge", "memory", "ops",
+     "releases"],
 )
 def test_every_verb_has_help(verb):
     assert "sage" in ok(verb, "--help")

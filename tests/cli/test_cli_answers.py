@@ -216,7 +216,9 @@ def test_what_if_it_were_another_device(folder, plan, attention, tmp_path):
 # --- several sequences
 
 
-@pytest.mark.parametrize(("options", "mask"), [((), (256, 2, 1, 3)), (("-kvu",), (512, 6, 1, 1))])
+@pytest.mark.parametrize(
+    ("options", "mask"), [((), (256, 2, 1, 3)), (("-kvu",), (512, 6, 1, 1))]
+)
 def test_plans_of_several_sequences(folder, tmp_path, options, mask):
     """Each with a part of the cache, or with one for all."""
     given = ("-d", "CPU", "-np", 3, "-n", 2, "--n-past", 120, *options)
@@ -247,9 +249,8 @@ def test_sweep_prints_tables(folder):
     assert (done.returncode, done.stderr) == (0, "")
     assert re.match(r"plans +\n┏", done.stdout)
     assert re.search(r"│ +40 │ +900 │", done.stdout)
-    assert re.search(
-        r"^n_tokens 31 → 32: \d+ nodes move.* at n_past=0 or n_past=900$", done.stdout, re.M
-    ), done.stdout
+    assert re.search(r"^n_tokens 31 → 32: \d+ nodes move.* at n_past=0 or n_past=900$",
+                     done.stdout, re.M), done.stdout
 
 
 def test_a_sweep_needs_the_model(folder):

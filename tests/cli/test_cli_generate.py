@@ -36,7 +36,6 @@ def model(tmp_path_factory):
 @pytest.fixture
 def generate(model):
     """Runs it on one thread: its tokens, and what it said."""
-
     def run_it(*arguments, path=model):
         done = run("generate", path, "-d", "CPU", "-t", 1, "--tokens", PROMPT, *arguments)
         assert done.returncode == 0, done.stderr

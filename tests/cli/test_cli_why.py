@@ -149,7 +149,9 @@ def test_passes_are_shown_by_layer_and_fit_a_terminal(folder, width):
     stages = [line[13:].split(" ") for line in expected[:N_STAGES]]
     nodes = read(lines[: lines.index("leafs")])
     columns = list(zip(*stages, strict=True))
-    assert {i: column for i, (_layers, column) in nodes.items()} == {i: columns[i] for i in nodes}
+    assert {i: column for i, (_layers, column) in nodes.items()} == {
+        i: columns[i] for i in nodes
+    }
     layers, shown = layers_of(plan), {told for told, _column in nodes.values()}
     for i, layer in enumerate(layers):
         if i in nodes:  # the first of its layers

@@ -89,12 +89,10 @@ def test_pages_are_written_when_asked_to_and_then_agree(folder, plans):
 def test_a_missing_page_fails_and_says_what_to_run(folder, plans):
     done = folder.run_here("-k", "mlp")
     done.assert_outcomes(failed=1, deselected=2)
-    done.stdout.fnmatch_lines(
-        [
-            "E*AssertionError: no plan is saved in __plans__/test_kept/test_mlp.plan; it is now: 3 s*",
-            "E*If it is right: pytest --plan-update 'test_kept.py::test_mlp', and commit the page.",
-        ]
-    )
+    done.stdout.fnmatch_lines([
+        "E*AssertionError: no plan is saved in __plans__/test_kept/test_mlp.plan; it is now: 3 s*",
+        "E*If it is right: pytest --plan-update 'test_kept.py::test_mlp', and commit the page.",
+    ])
     done.stdout.no_fnmatch_line("*pytest_plugin.py*")  # the traceback ends in the test
     assert pages(folder) == []
 
@@ -103,15 +101,13 @@ def test_a_plan_that_changed_fails_with_the_diff_and_the_reason(kept, plans, mon
     moved(kept, plans, monkeypatch)
     done = kept.run_here()
     done.assert_outcomes(failed=3)  # of test_each, the second page
-    done.stdout.fnmatch_lines(
-        [
-            '>*plan_snapshot(plan("mlp"))',
-            "E*AssertionError: the plan is not the one in __plans__/test_kept/test_mlp.plan: 2 of 3 *",
-            "E*on another backend:",
-            "E*h (MUL_MAT): BLAS 1.wgt0 → CPU 1.wgt0",
-            "E*h (MUL_MAT(f32 [[]64, 128], f32 [[]64, 48])) is on CPU: 1.wgt0 via src[[]0] up",
-        ]
-    )
+    done.stdout.fnmatch_lines([
+        ">*plan_snapshot(plan(\"mlp\"))",
+        "E*AssertionError: the plan is not the one in __plans__/test_kept/test_mlp.plan: 2 of 3 *",
+        "E*on another backend:",
+        "E*h (MUL_MAT): BLAS 1.wgt0 → CPU 1.wgt0",
+        "E*h (MUL_MAT(f32 [[]64, 128], f32 [[]64, 48])) is on CPU: 1.wgt0 via src[[]0] up",
+    ])
     assert pages(kept) == PAGES
     kept.run_here("--plan-update").assert_outcomes(passed=3)
     kept.run_here().assert_outcomes(passed=3)
@@ -122,13 +118,8 @@ def test_a_change_of_the_page_alone_is_shown_in_lines(kept):
     page.write_text(page.read_text().replace("splits  3", "splits  4"))
     done = kept.run_here("-k", "mlp")
     done.assert_outcomes(failed=1, deselected=2)
-    done.stdout.fnmatch_lines(
-        [
-            "E*the same nodes are in the same places, but the page differs",
-            "E*-splits  4",
-            "E*+splits  3",
-        ]
-    )
+    done.stdout.fnmatch_lines(["E*the same nodes are in the same places, but the page differs",
+                               "E*-splits  4", "E*+splits  3"])
 
 
 def test_a_damaged_page_names_the_line(kept):

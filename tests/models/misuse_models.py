@@ -88,14 +88,8 @@ def _inside(env, use):
 
 
 def _busy(id, use, how=_meanwhile, where="on another thread"):
-    return misuse(
-        f"busy/{how.__name__[1:]}/{id}",
-        lambda e: how(e, use),
-        ggml.BusyError,
-        f"this Model is computing {where}",
-        "load one for each thread",
-        at=use,
-    )
+    return misuse(f"busy/{how.__name__[1:]}/{id}", lambda e: how(e, use), ggml.BusyError,
+                  f"this Model is computing {where}", "load one for each thread", at=use)
 
 
 MISUSES = [

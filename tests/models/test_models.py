@@ -107,7 +107,9 @@ def test_logits_are_libllamas(oracle, model_file, tmp_path, name, devices, flash
 @pytest.mark.parametrize("flash_attn", ["on", "off"])
 @pytest.mark.parametrize("devices", DEVICES)
 @pytest.mark.parametrize("name", ["q4_0", "q4_k", "q8_0", "tied", "f16"])
-def test_repacked_logits_are_libllamas(oracle, model_file, tmp_path, name, devices, flash_attn):
+def test_repacked_logits_are_libllamas(
+    oracle, model_file, tmp_path, name, devices, flash_attn
+):
     """With weights laid out for the processor on both sides, as both do by default."""
     path, prompt = model_file(name), PROMPTS[64]
     options = {"devices": DEVICES[devices], "flash_attn": flash_attn, "repack": True}
@@ -117,7 +119,9 @@ def test_repacked_logits_are_libllamas(oracle, model_file, tmp_path, name, devic
 @pytest.mark.parametrize("repack", [True, False])
 @pytest.mark.parametrize("devices", DEVICES)
 @pytest.mark.parametrize("name", ["arch", "f16", "q4_0", "q4_k", "q8_0", "tied"])
-def test_weights_are_where_libllama_has_them(oracle, model_file, tmp_path, name, devices, repack):
+def test_weights_are_where_libllama_has_them(
+    oracle, model_file, tmp_path, name, devices, repack
+):
     """The same buffer types, the same bytes in them."""
     path, options = model_file(name), {"blas": BLAS} if devices == "blas" else {}
     if repack:
@@ -208,7 +212,9 @@ def test_the_graph_is_upstreams(oracle, model_file, tmp_path, name, options, n_t
 @pytest.mark.parametrize("n_tokens", [1, 31, 32, 64])
 @pytest.mark.parametrize("flash_attn", ["on", "off"])
 @pytest.mark.parametrize("devices", DEVICES)
-def test_the_plan_is_libllamas(oracle, model_file, tmp_path, devices, flash_attn, n_tokens, repack):
+def test_the_plan_is_libllamas(
+    oracle, model_file, tmp_path, devices, flash_attn, n_tokens, repack
+):
     """Every split, node and backend, as libllama's scheduler prints them with causes blank."""
     path, prompt = model_file("q4_0"), [1] * n_tokens
     options = {"blas": BLAS} if devices == "blas" else {}

@@ -55,7 +55,9 @@ def test_context_shift_is_llama_completions(oracle, path, flash_attn, n_keep):
     """Four shifts of a context of 256 tokens; sampled, so that tokens differ."""
     kept = len(PROMPT) if n_keep < 0 else n_keep
     options = {"n_ctx": 256, "flash_attn": flash_attn}
-    expected, _known = oracle.generate(path, PROMPT, 700, seed=3, keep=kept, **DEFAULTS, **options)
+    expected, _known = oracle.generate(
+        path, PROMPT, 700, seed=3, keep=kept, **DEFAULTS, **options
+    )
     with load(path, **options) as model:
         tokens = model.generate(PROMPT, 700, Sampler(seed=3), context_shift=True, n_keep=n_keep)
         assert tokens == expected

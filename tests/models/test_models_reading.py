@@ -85,7 +85,9 @@ def test_a_large_tensor_is_many_pieces_in_plain_memory(files, pieces):
 
 
 @pytest.mark.parametrize("pinned", [True, False])
-def test_a_device_gets_pieces_where_llama_cpps_loader_gives_it_pieces(files, pieces, pinned):
+def test_a_device_gets_pieces_where_llama_cpps_loader_gives_it_pieces(
+    files, pieces, pinned
+):
     """Where it has pinned memory to upload from."""
     with ggml.sim_device(f"reading-{pinned}", host_buffer=pinned) as device:
         with load(files / "repacked") as model:
@@ -238,7 +240,9 @@ class TestPieces:
 
     @pytest.mark.parametrize("n_threads", [1, 2, 5])
     @pytest.mark.parametrize("bad", [0, 1, 20, 39])
-    def test_an_assertion_on_any_thread_is_an_error_of_the_caller(self, tensors, bad, n_threads):
+    def test_an_assertion_on_any_thread_is_an_error_of_the_caller(
+        self, tensors, bad, n_threads
+    ):
         data = np.ones(256 * self.KB, np.float32)
         with pytest.raises(ggml.AbortError, match="out of bounds"):
             self.copy(tensors, data, n_threads, lambda i: 4 if i == bad else 0)

@@ -129,7 +129,9 @@ def same_cells(oracle, arch_file, tmp_path, monkeypatch):
     return check
 
 
-@pytest.mark.parametrize(("name", "seed"), [("mamba", 1), *(("mamba2", seed) for seed in range(5))])
+@pytest.mark.parametrize(
+    ("name", "seed"), [("mamba", 1), *(("mamba2", seed) for seed in range(5))]
+)
 def test_random_walks(same_cells, name, seed):
     n_seq_max, n_ubatch = [(3, 3), (4, 8), (5, 16), (8, 64), (4, 512)][seed]
     options = {"n_seq_max": n_seq_max, "n_ubatch": n_ubatch, "kv_unified": seed == 4}

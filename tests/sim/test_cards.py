@@ -95,8 +95,7 @@ def test_the_properties_of_a_card_decide(ctx):
     """Which kernel computes attention; on cards without tensor cores another one."""
     answers = {
         name: [ggml.load_profile(name).supports(attention(ctx, size)) for size in (64, 256, 40)]
-        for name in card_names()
-        if CARDS[name].backend in ("cuda", "hip", "metal", "musa")
+        for name in card_names() if CARDS[name].backend in ("cuda", "hip", "metal", "musa")
     }
     # MUSA's host code has no flash attention: FLASH_ATTN_AVAILABLE needs its __MUSA_ARCH__.
     without = {name for name in answers if CARDS[name].backend == "musa"} | {"radeon-pro-5500m"}
