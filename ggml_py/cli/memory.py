@@ -150,6 +150,7 @@ class Room(NamedTuple):
     unknown: Sequence[str] = ()  # devices that do not say how much memory they have
     used: Mapping[str, int] | None = None  # bytes by device; None: nothing is known
     tried: Sequence[Tried] | None = None  # None: nothing was tried
+    reserved: Mapping[str, Any] | None = None  # the graphs that memory is reserved for
 
     @property
     def free(self) -> dict[str, tuple[int, int]]:
@@ -237,6 +238,7 @@ def _room(loaded: LlamaModel, source: str, options: dict[str, Any], look: bool) 
     below = {} if lacks else {one.device: one for one in loaded.shortfalls(reserve)}
     tight = {d: one.available + one.reserve - one.needed for d, one in below.items()}
     found = Room(rooms, lacks, reserve, tight, not_known(rows, rooms), used(rows))
+    found = found._replace(reserved=loaded.reserved._asdict())
     if not look:
         return found
     if lacks:
@@ -284,6 +286,7 @@ def _data(plan: Plan, room: Room, moves: Sequence[NodeMove]) -> dict[str, Any]:
         "shortfalls": [one.to_dict() for one in room.shortfalls],
         "reserve": dict(room.reserve),
         "below_reserve": dict(room.tight),
+        "reserved": room.reserved,
         "changes": [one.to_dict() for one in room.tried or ()],
         "node_moves": [move.to_dict() for move in moves],
         **plan.memory.to_dict(),
