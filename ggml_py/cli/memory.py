@@ -73,11 +73,11 @@ def command(
     """Show what MODEL holds in memory on each device, before anything is allocated.
 
     Of a model the compute buffers are those of the largest graph that llama.cpp reserves memory
-    for, or with -n or --n-past of that graph. Only the header of the file is read. If the model
-    does not fit into the devices' memory, or a tensor not into their largest buffer, the three
-    smallest changes that make it fit follow, each of them planned; they leave as much memory free
-    as --fit does (-fitt). If it fits, what would lower its memory. MODEL may also be a plan that -o
-    saved, or a record.
+    for, or with -n or --n-past of that graph. Only the header of the file is read. A model does not
+    fit if a device lacks memory, or if a tensor is larger than its largest buffer. Then the three
+    smallest changes follow with which it fits. Each was planned, and keeps as much memory free as
+    --fit (-fitt). If it fits, what would lower its memory. MODEL may also be a plan that -o saved,
+    or a record.
 
     \b
     ggml-py memory model.gguf -d sim:gpu0,profile=rtx4090 -ngl 20 -c 8192
@@ -166,7 +166,7 @@ class Room(NamedTuple):
 
     @property
     def said(self) -> list[str]:
-        """What is lacking, what is not known, and where little stays free."""
+        """Sentences about missing memory, unknown memory, and devices with little left."""
         used = self.used or {}
         lines = [
             f"{one.text}: it {'does' if one.sure else 'may'} not fit" for one in self.shortfalls
@@ -258,7 +258,7 @@ def _reserve(loaded: LlamaModel, margins: Sequence[int]) -> dict[str, int]:
 
 
 def _of_context(loaded: LlamaModel, options: dict[str, Any]) -> list[str]:
-    """What llama.cpp's log says of the graphs, and what it does for want of memory."""
+    """The graphs as llama.cpp's log has them, and a note if it gives up pipeline parallelism."""
     notes = [f"llama.cpp's log has: {loaded.reserved.text}"]
     if loaded.pipeline_lacks:
         lacks = "; ".join(one.text for one in loaded.pipeline_lacks)

@@ -154,9 +154,9 @@ def show_changes(
     lacks: bool = False,
     console: Console | None = None,
 ) -> None:
-    """Prints what is `said` of the devices' memory, then the changes that make the model fit and
-    keep the `reserve`; if nothing is lacking, the changes that lower its memory. `tried` is None if
-    none were looked for."""
+    """Prints the sentences `said` about memory, then changes. If the model `lacks` memory they make
+    it fit and keep the `reserve`, otherwise they lower its memory. `tried` is None without a
+    search."""
     console = console or new_console()
     for line in said:
         _print(console, line)

@@ -148,8 +148,8 @@ def measure(
     GPUs' names, `order` those of all devices, in which rows are.
 
     libllama's estimate drops the pins that it has made (ggml_backend_sched_reserve_size resets the
-    scheduler first), so it may be wrong either way. What is allocated is the largest layout of the
-    graphs that it reserves memory for. C++: llama_context::sched_reserve
+    scheduler first), so it may be wrong either way. llama.cpp then allocates the largest layout
+    of the graphs that it reserves memory for. C++: llama_context::sched_reserve
     """
     shapes = [(n_ubatch, n_seq_max), (n_seq_max, n_seq_max)]
     if arch in _RESERVE_ONE_SEQUENCE:
@@ -268,8 +268,8 @@ def _parts(library: Library, ctx: Any, graph: Any, devices: tuple[str, ...]) -> 
 
 
 def _by_device(rows: tuple[MemoryRow, ...], parts: Sequence[DevicePart]) -> tuple[MemoryRow, ...]:
-    """The rows with `parts` in the place of the row of the device that they are parts of. Each of
-    its compute buffers is as large as all of it. C++: ggml_backend_meta_buffer_type_alloc_buffer"""
+    """The rows with `parts` in the place of the row of the device that they are parts of. Each
+    device has the whole compute buffer. C++: ggml_backend_meta_buffer_type_alloc_buffer"""
     whole = next((row for row in rows if parts and row.buft.startswith(_META)), None)
     if whole is None:
         return rows
@@ -278,7 +278,7 @@ def _by_device(rows: tuple[MemoryRow, ...], parts: Sequence[DevicePart]) -> tupl
 
 
 def _by_part(uncut: Iterable[UncutBuffer], parts: Sequence[DevicePart]) -> Iterator[UncutBuffer]:
-    """The buffers, with those of the parts in the place of those of all of them."""
+    """The buffers, with each part's own in place of the ones that are split."""
     for part in parts:
         yield from part.uncut
     for one in uncut:

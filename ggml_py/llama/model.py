@@ -305,8 +305,8 @@ class LlamaModel:
         return self._measured.reserved
 
     def shortfalls(self, reserve: Reserve = 0) -> tuple[Shortfall, ...]:
-        """What devices lack for it: memory, or a larger largest buffer; () if it fits. `reserve`
-        bytes (or bytes by device) stay free on each."""
+        """Missing memory by device, and tensors larger than any buffer; () if the model fits.
+        `reserve` bytes (or bytes by device) stay free on each device."""
         return shortfalls(self.memory, self.uncut_buffers, self.rooms, reserve)
 
     @cached_property

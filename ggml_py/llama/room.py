@@ -113,8 +113,8 @@ def fitting(
     most: int = 3,
     progress: Callable[[float], object] = lambda _part: None,
 ) -> tuple[Tried, ...]:
-    """The smallest changes, of one option each, with which the model fits and `reserve` bytes stay
-    free on each device: those that free the fewest bytes. Each was planned."""
+    """The smallest changes of one option with which the model fits, the one that frees the fewest
+    bytes first. `reserve` bytes stay free on each device. Each was planned."""
     lacks = {one.device for one in model.shortfalls(reserve)}
     found = []
     ways = list(_ways(model))

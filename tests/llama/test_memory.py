@@ -104,7 +104,7 @@ def test_options_that_lower_it_do(small):
 
 
 def kept(model, free):
-    """The reserve with which devices have only so many bytes."""
+    """The reserve that leaves `free` bytes of each device."""
     return {
         room.device: room.free - free[room.device] for room in model.rooms if room.device in free
     }
