@@ -131,7 +131,7 @@ def command(
         show(plan.memory, at_peak, verbose, room.free)
         for note in notes:
             click.echo(note)
-        show_changes(room.said, room.reserve_said, room.tried, moves, bool(room.shortfalls))
+        show_changes(room.said, room.reserve_said, room.tried, moves, room.lacking)
     if html is not None:
         from ..export.memory_page import page
         from ..files.writing import write_whole
@@ -156,6 +156,11 @@ class Room(NamedTuple):
     def free(self) -> dict[str, tuple[int, int]]:
         """Bytes free and in all, by device."""
         return {room.device: (room.free or 0, room.total or 0) for room in self.rooms}
+
+    @property
+    def lacking(self) -> list[str]:
+        """Devices that lack memory or a larger buffer."""
+        return [one.device for one in self.shortfalls]
 
     @property
     def fits(self) -> bool | None:

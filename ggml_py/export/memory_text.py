@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
 from rich.console import Console
@@ -151,12 +151,12 @@ def show_changes(
     reserve: str = "",
     tried: Sequence[SavingChange] | None = None,
     moves: Sequence[NodeMove] = (),
-    lacks: bool = False,
+    lacks: Collection[str] = (),
     console: Console | None = None,
 ) -> None:
-    """Prints the sentences `said` about memory, then changes. If the model `lacks` memory they make
-    it fit and keep the `reserve`, otherwise they lower its memory. `tried` is None without a
-    search."""
+    """Prints the sentences `said` about memory, then changes. With devices that lack memory
+    (`lacks`) they make the model fit and keep the `reserve`, otherwise they lower its memory.
+    `tried` is None without a search."""
     console = console or new_console()
     for line in said:
         _print(console, line)
@@ -164,12 +164,12 @@ def show_changes(
     if lacks and tried is not None and not tried:
         _print(console, f"no change of a single option makes it fit{kept}")
     if tried or moves:
-        fitting = f"the smallest changes that make it fit{kept}"
         table = plain_table()
-        table.add_column(fitting if lacks else "what would lower it", no_wrap=True)
-        table.add_column("")
+        title = "the smallest changes that make it fit" if lacks else "what would lower it"
+        table.add_column(title, no_wrap=True)
+        table.add_column(kept.removeprefix(", ") if lacks else "", no_wrap=True)
         for one in tried or ():
-            left = _left(one.left) if lacks else ""
+            left = _left({name: n for name, n in one.left.items() if name in lacks})
             table.add_row(f"  {escape(one.text)}", _savings(one.saved) + left)
         for move in moves:
             what = f"  {move.op} '{move.node}' on {move.backend}"
@@ -179,7 +179,8 @@ def show_changes(
 
 
 def _left(left: Mapping[str, int]) -> str:
-    return "; leaves " + ", ".join(f"{escape(name)} {_size(n)}" for name, n in left.items())
+    sizes = ", ".join(f"{escape(name)} {_size(n)}" for name, n in left.items())
+    return f"; leaves {sizes}" if left else ""
 
 
 def _savings(saved: Mapping[str, int]) -> str:

@@ -54,7 +54,7 @@ def test_a_model_that_does_not_fit(model):
     tight = ("-d", "sim:gpu0,memory=6M", "-d", "CPU", "-ngl", 99, "-c", 8192, "-fitt", 0)
     text = ok("memory", model, *tight)
     assert "gpu0 lacks " in text and "it does not fit" in text
-    assert "the smallest changes that make it fit  " in text
+    assert "the smallest changes that make it fit" in text
     data = json.loads(ok("memory", model, *tight, "--json"))
     assert not data["fits"] and data["lacks"]["gpu0"] > 0 and 1 <= len(data["changes"]) <= 3
     flags = data["changes"][0]["change"].split()
@@ -73,7 +73,8 @@ def test_changes_keep_a_reserve(model):
     said = "no change of a single option makes it fit, with 1.0 GiB kept free on each device"
     assert said in ok("memory", model, *tight)
     text = ok("memory", model, *tight, "-fitt", 8)
-    assert "the smallest changes that make it fit, with 8.0 MiB kept free on each device" in text
+    title = next(line for line in text.splitlines() if line.startswith("the smallest changes"))
+    assert "with 8.0 MiB kept free on each device (-fitt)" in title
     data = json.loads(ok("memory", model, *tight, "-fitt", 8, "--json"))
     assert data["reserve"] == {"gpu0": 8 << 20, "CPU": 8 << 20}
     assert data["changes"] and all(one["left"]["gpu0"] >= 8 << 20 for one in data["changes"])
