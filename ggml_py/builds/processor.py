@@ -8,6 +8,7 @@ other than Linux on x86-64 nothing is written and nothing is compared.
 from __future__ import annotations
 
 import functools
+import platform
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,11 @@ def _described(path: Path) -> tuple[str, frozenset[str]]:
 def name() -> str:
     """The processor's name; "" if the system does not tell."""
     return _described(CPUINFO)[0]
+
+
+def host() -> str:
+    """The processor's name; that of the architecture if the system does not tell."""
+    return name() or platform.processor() or platform.machine()
 
 
 def lacking(build: dict[str, Any]) -> list[str]:

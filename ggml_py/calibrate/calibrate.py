@@ -10,13 +10,14 @@ from contextlib import ExitStack, closing
 
 from ..backends.device import Device, default_n_threads, device
 from ..boundary.ffi import BUILD
+from ..builds.processor import host as processor
 from ..cost.machine import Described, Machine, MeasuredDevice
 from ..cost.sample import DRIFTS
 from ..errors import GgmlError, ServerLostError
 from ..sim.given import named_devices
 from .attention import measure_attention
 from .bench import Bench, Steps, is_remote
-from .describe import Busy, cores, largest_cache, load_average, memory, processor, shares_cache
+from .describe import Busy, cores, largest_cache, load_average, memory, shares_cache
 from .drift import drift_of, look_at
 from .elementwise import OPS, measure_op
 from .overheads import measure_cold_node, measure_compute, measure_split

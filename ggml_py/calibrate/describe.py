@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import platform
 import re
 import socket
 from pathlib import Path
@@ -12,16 +11,11 @@ from typing import Any
 
 from ..backends.device import Device, device, devices
 from ..boundary.ffi import BUILD
-from ..builds.processor import name as processor_name
+from ..builds.processor import host as processor
 from ..cost.machine import SIMULATED
 
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 _STAT = Path("/proc/stat")
-
-
-def processor() -> str:
-    """The processor's name; that of the architecture if the system does not tell."""
-    return processor_name() or platform.processor() or platform.machine()
 
 
 def here() -> dict[str, Any]:

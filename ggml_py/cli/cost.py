@@ -18,7 +18,7 @@ from .shared.options import (
     given_model_options,
     load_model,
 )
-from .shared.predicted import load_machine, machine_option
+from .shared.predicted import load_machine, machine_option, said_of
 from .shared.source import as_given, planning_options, saved_plan
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def command(
         raise click.UsageError(
             "cost needs --machine FILE, which `ggml-py calibrate -o FILE` writes once for a machine"
         )
-    machine = load_machine(machine_path, options["devices"])
+    machine = load_machine(machine_path)
     run = run_in(model)
     plan = saved_plan(model) if run is None else None
     if (run or plan) and (given := given_model_options()):
@@ -98,7 +98,7 @@ def command(
         raise click.UsageError("-p 0 -n 0: expected tokens to evaluate")
     if not any(row.seconds for row in rows):
         raise click.ClickException(_nothing_known(model, machine_path, machine, rows))
-    stale = _stale(machine, options["n_threads"])
+    stale = dict.fromkeys(s for row in rows for _n, _past, cost in row.graphs for s in cost.stale)
     doubts = machine.doubts_about(_computing(rows))
     line = None
     if not _refusal(model, options):
@@ -160,12 +160,6 @@ def _rows(
             else:
                 found.append(gen_row(loaded.plan, machine, n, depth))
     return found, n_layer
-
-
-def _stale(machine: Machine, n_threads: int) -> tuple[str, ...]:
-    from ..calibrate.describe import here
-
-    return machine.stale(**here(), n_threads=n_threads)
 
 
 def _refusal(model: str, options: dict[str, Any]) -> str:
@@ -237,5 +231,5 @@ def _show_plan(cost: Cost, as_json: bool) -> None:
         tensor = cost.plan.tensor(node.id)
         ms = "?" if node.seconds is None else f"{node.seconds * 1e3:.3f}"
         click.echo(f"{node.id:6} {ms:>9}  {node.bound:9} {tensor.op:16} {tensor.name}")
-    for sentence in (*cost.assumed, *(f"stale: {s}" for s in cost.stale)):
+    for sentence in said_of(cost):
         click.echo(sentence)

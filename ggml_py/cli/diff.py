@@ -53,7 +53,7 @@ def command(
     backends = dict(map(_rename, renames))
     if len(backends) < len(renames):
         raise click.UsageError("--rename: a backend is renamed twice")
-    predictions = Predictions(machine_path, options["devices"])
+    predictions = Predictions(machine_path)
     before, after = get_plans((a, b), **options)
     diff = before.diff(after, backends)
     if as_json:

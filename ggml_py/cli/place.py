@@ -118,7 +118,7 @@ def command(
         if why := refusal(work, devices, model, Flags.of(given)):
             raise click.UsageError(f"--measure: {why}")
         bench = find_program(program)
-    machines = [load_machine(path, options["devices"]) for path in machine_paths]
+    machines = [load_machine(path) for path in machine_paths]
     with bar("planning", not as_json) as show:
         found = place(
             model, machines, devices, work, given=given, n_ctx=options["n_ctx"],

@@ -92,7 +92,7 @@ def command(
     parts = [name for name in PARTS if options.pop(name)]
     if output is not None:
         check_output(output, force=force)
-    predictions = Predictions(machine_path, options["devices"])
+    predictions = Predictions(machine_path)
     before = get_plan(model, **options)
     plan = _changed(before, changes, model, options) if changes else before
     if is_model(model) and not changes:
@@ -123,6 +123,8 @@ def command(
         said = predictions.of(plan)
         if verbose or not (parts or output):
             show(plan, verbose, *_answer(plan, predictions))
+            if plan.provenance.known and not is_model(model):
+                click.echo(f"made with {plan.provenance.text}")
     if said:
         click.echo(said)
     for name in parts:

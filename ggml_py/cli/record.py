@@ -18,6 +18,7 @@ from .shared.options import as_json, echo_json
 
 if TYPE_CHECKING:
     from ..record.programs.identify import Recorder
+    from ..trace.provenance import DeviceMade
 
 _SUFFIX = ".ggrec"
 
@@ -160,24 +161,30 @@ def command(
         run=what["run"], quiet=quiet, max_size=what["max_size"], every=what["every"],
         first=what["first"] or 0,
     )  # fmt: skip
-    sims = None
+    sims: str | None = None
+    made_of: Sequence[DeviceMade] = ()
     if devices:
-        from ..record.programs.devices import sims_text
+        from ..record.programs.devices import sims_made, sims_text
 
         sims = sims_text(devices)  # before anything is built: it may be refused
+        made_of = sims_made(devices)
     recorder = _recorder(program, upstream, library, not no_build, defines, as_environment)
     given = None
     if sims:
         from ..record.programs.identify import simulator_for
 
         given = simulator_for(recorder, not no_build), sims
+    from ..record.provenance import made_at_start
+
+    made = made_at_start(program, os.environ, made_of)
     if as_environment:
-        _print_environment(recorder, output, options, given)
+        _print_environment(recorder, output, options, given, made)
         return
     _say_without_weights(program)
     path = Path(output) if output else _free_name(program[0])
     launch.new_file(path, force)
-    variables = launch.environment(recorder, str(path.absolute()), options, os.environ, given)
+    target = str(path.absolute())
+    variables = launch.environment(recorder, target, options, os.environ, given, made)
     try:
         status = launch.run(program, variables)
     except BaseException:
@@ -251,7 +258,11 @@ def _recorder(
 
 
 def _print_environment(
-    recorder: Recorder, output: str | None, options: Any, sims: tuple[Path, str] | None
+    recorder: Recorder,
+    output: str | None,
+    options: Any,
+    sims: tuple[Path, str] | None,
+    made: dict[str, Any],
 ) -> None:
     from ..record.programs import launch
 
@@ -259,7 +270,7 @@ def _print_environment(
         raise click.UsageError("--env needs -o DIR, the folder for a file of each process")
     folder = Path(output).absolute()
     folder.mkdir(parents=True, exist_ok=True)
-    found = launch.environment(recorder, f"{folder}/", options, os.environ, sims)
+    found = launch.environment(recorder, f"{folder}/", options, os.environ, sims, made)
     for name, value in found.items():
         click.echo(f"export {name}={shlex.quote(value)}")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -77,22 +77,18 @@ def command(
         )
     from ..trace import sweep
 
-    predict = _predict(said, machine_path, options["devices"])
+    predict = _predict(said, machine_path)
     with load_model(model, header_only=True, **options) as loaded:
         found = sweep(loaded.plan, predict=predict, n_tokens=n_tokens, n_past=n_past)
     _show(found, said, as_json)
 
 
-def _predict(
-    said: dict[str, None], path: str | None, devices: Sequence[str] = ()
-) -> Predict | None:
+def _predict(said: dict[str, None], path: str | None) -> Predict | None:
     from ..cost.change import predict_with
 
     if path is None:
         return None
-    return predict_with(
-        load_machine(path, devices), lambda cost: said.update(dict.fromkeys(said_of(cost)))
-    )
+    return predict_with(load_machine(path), lambda cost: said.update(dict.fromkeys(said_of(cost))))
 
 
 def _of_record(source: str, predict: Predict | None) -> Sweep:

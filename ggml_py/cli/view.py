@@ -12,7 +12,7 @@ import click
 from ..trace.names import counted
 from .shared.options import as_json, echo_json
 from .shared.output import check_output, check_target, save
-from .shared.predicted import load_machine, machine_option
+from .shared.predicted import load_machine, machine_option, said_of
 from .shared.records import choice_options, is_record, read_record, table, to_dict
 from .shared.source import saved_plans, saved_run
 
@@ -134,6 +134,7 @@ def command(
     if output is not None:
         save(source, output, format_, compared, force, machine)
         click.echo(f"{output}: {_headline(source)}", err=True)
+        _say_predicted(source, machine)
     if open_:
         page = output if format_ == "html" or _is_page(output) else None
         _open(source, compared, page, machine)
@@ -148,8 +149,19 @@ def command(
             click.echo(str(source.summary()))
         elif compared is None:
             show(source)
+            if source.provenance.known:
+                click.echo(f"made with {source.provenance.text}")
         else:
             show_diff(source.diff(compared))
+
+
+def _say_predicted(source: Plan | Run, machine: Machine | None) -> None:
+    """Says what the page's predicted times rest on, as `plan` does."""
+    from ..plan import Plan
+
+    if machine is not None and isinstance(source, Plan):
+        for sentence in said_of(source.cost(machine)):
+            click.echo(sentence, err=True)
 
 
 def _write_op_tests(

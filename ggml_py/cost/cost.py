@@ -15,6 +15,7 @@ from ..trace.planned import Planned
 from ..trace.record import NODE
 from ..trace.split import SplitInput
 from ..trace.units import format_times
+from .applied import machine_for, stale
 from .assumed import assumed
 from .coldness import coldnesses
 from .datasheets import SheetEstimator
@@ -196,7 +197,7 @@ def cost_of(plan: Planned, machine: Machine, n_past: int | None = None) -> Cost:
             "prediction needs: plan the graph with Scheduler.plan, or load a file that "
             "Plan.to_json wrote"
         )
-    return _Adder(plan, machine, n_past).cost()
+    return _Adder(plan, machine_for(plan, machine), n_past).cost()
 
 
 class _Adder:
@@ -294,7 +295,7 @@ class _Adder:
             self.unknown,
             max(caller, *busy) if plan.settings.n_copies > 1 else total,
             outputs,
-            self.machine.stale(ggml=plan.settings.upstream, n_threads=_threads_of(plan)),
+            stale(plan, self.machine),
             self._assumed(nodes),
         )  # fmt: skip
 
@@ -459,10 +460,6 @@ def _is_gpu(device: MeasuredDevice) -> bool:
     """Whether it is a real GPU of this machine: ggml calls a server on any device one."""
     is_gpu = device.type in ("GPU", "IGPU") and not device.name.startswith("RPC")
     return is_gpu and not device.is_simulated
-
-
-def _threads_of(plan: Planned) -> int | None:
-    return max((cpu.n_threads for cpu in plan.capture.cpu), default=None)
 
 
 def _interval(seconds: float, error: float) -> Interval:

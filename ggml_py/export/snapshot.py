@@ -4,7 +4,9 @@ The page has a line for each node that is not a view, in graph order: name, op, 
 Before the first node of a split come the copies for that split. Equal layers are written once, with
 `{i}` for the layer's number. A layer that differs in a few lines is written as those lines. The
 page shows the placement only: it leaves out shapes, and whatever depends on the machine or the
-release (addresses, sizes of buffers, buffer types, versions, indices).
+release (addresses, sizes of buffers, buffer types, versions, indices, dates). The head says how the
+plan was made, as far as that does not depend on the machine: model, flags, graph, cards. `decided`
+is a page without these facts, for comparisons.
 """
 
 from __future__ import annotations
@@ -20,9 +22,13 @@ from ..trace.answers.match import AUTOMATIC, without_number
 from ..trace.causes import EXAMPLES, PATTERN
 from ..trace.names import LAYER_NUMBER, NODE_LAYER_NUMBER
 from ..trace.planned import Planned, format_bytes
+from ..trace.provenance import UNKNOWN, Provenance
 
 MAGIC = "ggml_py plan snapshot"
-_VERSION = 1
+_VERSION = 2  # a page of version 1 does not say how its plan was made
+_MADE = "made with"
+_WORDS = re.compile(r"\S+(?: \S+)*")
+_FACT = re.compile(rf'  ("(?:[^"\\]|\\.)*"|{_WORDS.pattern})  +(\S.*)')
 _UNITS = {"GiB": 1 << 30, "MiB": 1 << 20, "KiB": 1 << 10, "B": 1}
 _COLUMNS = (38, 58, 68, 78)  # longer names push the rest of their line to the right
 _MOST_LAYERS = 100_000  # a page with more is damaged
@@ -59,11 +65,14 @@ class Row(NamedTuple):
 
 
 def render(plan: Planned) -> str:
-    """The page. Plans that make the same decisions about the same graph have equal pages."""
+    """The page. Plans that make the same decisions about the same graph have equal pages, but for
+    the facts about how they were made."""
     nodes = ", ".join(f"{_token(name)} {n}" for name, n in plan.nodes_per_backend().items())
+    facts = [f"  {_fact(said):24}{_fact(text)}" for said, text in plan.provenance.page_lines()]
     lines = [
-        f"{MAGIC} {_VERSION}",
+        f"{MAGIC} {_VERSION if facts else 1}",
         "",
+        *([_MADE, *facts, ""] if facts else ()),
         f"nodes   {nodes}",
         f"splits  {plan.n_splits}",
         f"copies  {plan.n_inputs}, {format_bytes(plan.copy_bytes)}",
@@ -75,6 +84,12 @@ def render(plan: Planned) -> str:
     for head, rows in _sections(list(rows_of(plan))):
         lines += ["", head, *(line for row in rows for line in row)]
     return "\n".join(lines) + "\n"
+
+
+def decided(page: str) -> str:
+    """The part of a page that says what was decided, for comparisons."""
+    _head, found, rest = page.partition("\n\nnodes   ")
+    return found + rest if found else page
 
 
 def rows_of(plan: Planned) -> Iterator[Row]:
@@ -247,16 +262,18 @@ class _Token(NamedTuple):
     copies: tuple[tuple[str, int, str], ...]
 
 
-def parse(text: str) -> tuple[list[str], list[Row]]:
-    """The backends of a page, highest priority first, and its rows. Raises `PageError`."""
+def parse(text: str) -> tuple[list[str], list[Row], Provenance]:
+    """The backends of a page, highest priority first, its rows, and how its plan was made. Raises
+    `PageError`."""
     if not text.isascii():
         text = text.encode("utf-8", "replace").decode()  # without lone surrogates
     lines = text.split("\n")
     head = lines[0].rsplit(" ", 1)
     if head[0] != MAGIC:
         raise PageError(f"expected '{MAGIC} {_VERSION}' in the first line, got {lines[0]!r}")
-    if head[1] != str(_VERSION):
-        raise PageError(f"version {head[1]} of the format; this ggml_py reads {_VERSION}")
+    if head[1] not in ("1", str(_VERSION)):
+        raise PageError(f"version {head[1]} of the format; this ggml_py reads 1 to {_VERSION}")
+    made = _provenance(lines) if head[1] != "1" else UNKNOWN
     shares = next((line for line in lines if line.startswith("nodes ")), "")
     backends = [_name(name.strip()) for name in _SHARE.findall(shares.removeprefix("nodes "))]
     rows: list[Row] = []
@@ -271,7 +288,34 @@ def parse(text: str) -> tuple[list[str], list[Row]]:
                 raise PageError(f"layer {base} is referred to, but missing")
             block = tokens if base is None else _changed(stack[base], tokens)
             stack |= dict.fromkeys(layers, block)
-    return backends, [*rows, *_expanded(stack)]
+    return backends, [*rows, *_expanded(stack)], made
+
+
+def _provenance(lines: list[str]) -> Provenance:
+    """The facts of a page. Empties their lines, so that the others keep their numbers."""
+    facts: dict[str, str] = {}
+    start = lines.index(_MADE) if _MADE in lines else len(lines)
+    for i in range(start, len(lines)):
+        line, lines[i] = lines[i], ""
+        if i > start and not line.strip():
+            break
+        found = _FACT.fullmatch(line)
+        try:
+            if i > start and found is None:
+                raise ValueError("expected a fact and its text")
+            if found is not None:
+                said, text = (str(json.loads(t)) if t[0] == '"' else t for t in found.groups())
+                Provenance.from_page({said: text})
+                facts[said] = text
+        except ValueError as error:
+            raise PageError(f"line {i + 1} is damaged: {error}: {line!r}") from None
+    return Provenance.from_page(facts)
+
+
+def _fact(text: str) -> str:
+    """A fact's name or text as it is printed."""
+    plain = text.isprintable() and _WORDS.fullmatch(text) and text[:1] != '"'
+    return text if plain else json.dumps(text)
 
 
 def _read_sections(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from ..trace.planned import Planned, make_plan
 from ..trace.record import (
@@ -36,7 +36,23 @@ _VERSION = "0.11.0"  # not known: a release that prints all that newer ones do
 
 def unknown(plan: Planned) -> tuple[str, ...]:
     """See `Plan.unknown`."""
-    return UNKNOWN if plan.capture.source == SOURCE else unknown_of_log(plan)
+    if plan.capture.source == SOURCE:
+        return UNKNOWN
+    return (*unknown_of_log(plan), *_not_made(plan))
+
+
+def _not_made(plan: Planned) -> Iterator[str]:
+    """Says what a plan of a scheduler does not know of how it was made."""
+    made = plan.provenance
+    if plan.capture.source != "scheduler":
+        return
+    if not made.known:
+        yield (
+            "how the plan was made is not recorded: model, flags, context, tokens, the cards that "
+            "devices stand for, date"
+        )
+    elif made.flags is not None and (missing := made.missing):
+        yield f"how the plan was made is not recorded in full: {', '.join(missing)}"
 
 
 def from_snapshot(text: str) -> Planned:
@@ -44,7 +60,7 @@ def from_snapshot(text: str) -> Planned:
     if not isinstance(text, str):
         kind = type(text).__name__
         raise TypeError(f"expected the text of a page that snapshot() wrote, got {kind}")
-    named, rows = parse(text)
+    named, rows, made = parse(text)
     if not rows or rows[0].split is None:
         raise ValueError("this snapshot has no nodes, or they are not in a split")
     names = _backends(named, rows)
@@ -72,7 +88,7 @@ def from_snapshot(text: str) -> Planned:
     pairs = {id: (id, copy.id) for id, copy in zip(copied.values(), copies, strict=True)}
     splits = _splits(rows, number, {key: pairs[id] for key, id in copied.items()})
     outcome = Outcome(tuple(places), tuple(copies), tuple(splits), 0)
-    return make_plan(capture, outcome, SOURCE)
+    return make_plan(capture, outcome, SOURCE, provenance=made)
 
 
 def _backends(named: Iterable[str], rows: Iterable[Row]) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import PurePath
 from typing import Any, NamedTuple
 
@@ -27,6 +27,7 @@ class CommandLine(NamedTuple):
 
     program: str
     path: str
+    words: tuple[str, ...]  # all but the program and the model
     options: dict[str, Any]  # of `ggml_py.llama.open`
     fit: tuple[tuple[int, ...], int] | None  # --fit-target in bytes, --fit-ctx
     left_out: tuple[str, ...]  # options that ask for more than a model and its context
@@ -70,7 +71,17 @@ def parse(
     given, told = (text(words).splitlines() for words in (line.given, line.left_out))
     left_out = not_planned(given, told, options_of(library, program))
     options, kept = _options(program, line, found), (line, kept)
-    return CommandLine(program, path, options, fit, left_out, line.model, line.context, kept)
+    words = tuple(_without_model(argv[1:]))
+    return CommandLine(program, path, words, options, fit, left_out, line.model, line.context, kept)
+
+
+def _without_model(words: Sequence[str]) -> Iterator[str]:
+    rest = iter(words)
+    for word in rest:
+        if word in ("-m", "--model"):
+            next(rest, None)
+        else:
+            yield word
 
 
 def _program(argv: Sequence[str]) -> str:

@@ -31,6 +31,7 @@ from .native import ContextHandle, give_threads, lacking, load_model, naming, ne
 from .options import Fit, Options
 from .params import Params
 from .plans import Look, build, plan_of, reserved_plan_of
+from .provenance import made_for, model_made, with_fit
 from .room import rooms
 from .shapes import check_shape
 from .tokenizer import Tokenizer
@@ -77,6 +78,7 @@ class LlamaModel:
         self._handles: list[Handle] = []  # in the order in which they are made
         self._only_header = only_header
         self._stamps = gguf._stamps
+        self._made = model_made(gguf, options, self._params.devices, line)
         self._running: LlamaContext | None = None
         self._looking: Looking | None = None
         try:
@@ -88,6 +90,7 @@ class LlamaModel:
                         library, path, self._params.model, self._params.devices
                     )
             self._handles.append(self._model)
+            self._made = with_fit(self._made, self.fit_arguments)
             with self._naming():
                 self._context = new_context(library, self._model, self._params)
             self._handles.append(self._context)
@@ -217,7 +220,8 @@ class LlamaModel:
             plan = plan_of(*args)
         past = int(n_past) if n_seqs == 1 else None
         promise = Promise("llama.cpp", graphs="libllama", n_past=past)
-        return plan.promised(promise, self.memory).chosen(self.choices)
+        made = made_for(self._made, self.n_ctx, n_tokens * n_seqs, n_past, n_seqs)
+        return plan.promised(promise, self.memory, made).chosen(self.choices)
 
     @cached_property
     def choices(self) -> tuple[Choice, ...]:
@@ -241,7 +245,8 @@ class LlamaModel:
         n = most if n_tokens is None else integer("n_tokens", n_tokens, 1, self.n_ubatch)
         plan = self._reserved(n, self.n_seq_max)
         promise = Promise("llama.cpp", graphs="libllama")
-        return plan.promised(promise, self.memory).chosen(self.choices)
+        made = made_for(self._made, self.n_ctx, n, None, self.n_seq_max)
+        return plan.promised(promise, self.memory, made).chosen(self.choices)
 
     @property
     def _n_reserved(self) -> int:

@@ -14,7 +14,7 @@ from ..gguf.whole import check_has_weights, described
 from .command_line import CommandLine, parse
 from .library import Library, library
 from .model import LlamaModel
-from .options import Fit, Options, Progress, checked
+from .options import DEFAULTS, Fit, Options, Progress, checked
 
 log = logging.getLogger("ggml_py")
 
@@ -41,12 +41,12 @@ def open(
     Raises `ModelError` with libllama's reason if it does not load the model, `GgufError`,
     `UnknownDeviceError`, and `NotBuiltError`. C: llama_model_load_from_file, llama_init_from_model
     """
-    if unknown := sorted(options.keys() - _DEFAULTS.keys()):
-        raise TypeError(f"open: unknown option {unknown[0]!r}: expected {', '.join(_DEFAULTS)}")
+    if unknown := sorted(options.keys() - DEFAULTS.keys()):
+        raise TypeError(f"open: unknown option {unknown[0]!r}: expected {', '.join(DEFAULTS)}")
     fitting = Fit() if fit is True else fit or None
     chosen = {"n_gpu_layers": -1, "n_ctx": 0} if fitting else {}
     given = {name: value for name, value in options.items() if value is not None}
-    wanted = checked(_DEFAULTS | chosen | given)
+    wanted = checked(DEFAULTS | chosen | given)
     return _opened(library(build), path, wanted, fitting, header_only)
 
 
@@ -73,7 +73,7 @@ def open_command_line(
     """
     found = library(build)
     line = parse(found, words, all_devices() if devices is None else devices)
-    wanted = checked(_DEFAULTS | {**line.options, "progress": progress})
+    wanted = checked(DEFAULTS | {**line.options, "progress": progress})
     fitting = None if line.fit is None else Fit(*line.fit)
     if line.left_out:
         left_out = ", ".join(line.left_out)
@@ -100,14 +100,3 @@ def _opened(
         as_given = line is not None or (fitting is not None and not wanted.n_ctx)
         wanted = wanted if as_given else wanted.sized(n_ctx_train)
         return LlamaModel(library, gguf, arch, wanted, fitting, only_header, line)
-
-
-_DEFAULTS: dict[str, Any] = {
-    "devices": ("CPU",), "n_gpu_layers": 0, "n_ctx": None, "n_batch": None, "n_ubatch": None,
-    "n_threads": None, "flash_attn": "auto", "type_k": "f16", "type_v": "f16", "repack": True,
-    "swa_full": False, "n_seq_max": None, "kv_unified": None, "offload_kqv": True,
-    "op_offload": True, "tensor_overrides": None, "cpu_moe": False, "n_cpu_moe": 0,
-    "n_cpu_ffn": 0, "split_mode": "layer", "main_gpu": 0, "tensor_split": None,
-    "load_mode": "auto", "no_host": False, "progress": None, "n_outputs_max": None,
-    "program": None,
-}  # fmt: skip

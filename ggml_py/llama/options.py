@@ -16,6 +16,16 @@ from ..tensors.tensor import type_of
 from .overrides import Place, override_pairs
 from .programs import with_defaults
 
+# Those of `llama.open`. None: what the program asks for, or our own.
+DEFAULTS: dict[str, Any] = {
+    "devices": ("CPU",), "n_gpu_layers": 0, "n_ctx": None, "n_batch": None, "n_ubatch": None,
+    "n_threads": None, "flash_attn": "auto", "type_k": "f16", "type_v": "f16", "repack": True,
+    "swa_full": False, "n_seq_max": None, "kv_unified": None, "offload_kqv": True,
+    "op_offload": True, "tensor_overrides": None, "cpu_moe": False, "n_cpu_moe": 0,
+    "n_cpu_ffn": 0, "split_mode": "layer", "main_gpu": 0, "tensor_split": None,
+    "load_mode": "auto", "no_host": False, "progress": None, "n_outputs_max": None,
+    "program": None,
+}  # fmt: skip
 _LEAST = {
     "n_ctx": 0, "n_batch": 1, "n_ubatch": 1, "n_seq_max": 1, "n_threads": 1,
     "n_outputs_max": 0, "n_gpu_layers": -SIZE_MAX, "main_gpu": -SIZE_MAX, "n_cpu_moe": 0,

@@ -17,6 +17,7 @@ from ..llama.archs import ARCHITECTURES
 from ..llama.model import LlamaModel
 from ..llama.options import Options, Progress, checked
 from ..llama.overrides import Overrides, cpu_overrides, resolve_overrides, warn_of_unmatched
+from ..llama.provenance import model_made
 from ..tensors.tensor import TypeLike
 from .archs import ARCHS
 from .build.decoder import Decoder, DecoderWeights
@@ -167,6 +168,7 @@ def _ours(
         graph, hp = _architecture(gguf)
         options = wanted.sized(hp.n_ctx_train)
         placement, threads = _placement(options, hp, stack)
+        made = model_made(gguf, options, [b.device for b in placement.backends])
         given = placement.overrides[: len(options.tensor_overrides)]
         warn_of_unmatched(given, gguf.tensors)
         # llama.cpp's bound on the nodes of a graph (llama_context::graph_max_nodes)
@@ -187,7 +189,7 @@ def _ours(
         def again(changes: Changes) -> AbstractContextManager[Model]:
             return _again(path, wanted, placement, changes)
 
-        file = (gguf.path, gguf.metadata)
+        file = (gguf.path, gguf.metadata, made)
         return Model(*model, file, again, stack.pop_all())
 
 

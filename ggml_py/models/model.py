@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from ..boundary.arguments import integer
+from ..llama.provenance import made_for
 from ..llama.shapes import check_shape
 from ..llama.tokenizer import Tokenizer
 from ..plan import MemoryRow, Promise, as_texts
@@ -57,16 +58,16 @@ class Model(Evaluation):
         graphs: Graphs,
         n_batch: int,
         n_ubatch: int,
-        file: tuple[Path, Mapping[str, Any]],
+        file: tuple[Path, Mapping[str, Any], Any],
         again: Callable[[Changes], AbstractContextManager[Model]],
         closing: ExitStack,
     ) -> None:
-        """`file` is the model's path and its metadata; `again` loads the model under changes;
-        `closing` closes its parts, its graphs first."""
+        """`file` is the model's path, its metadata, and what its plans are made of; `again` loads
+        the model under changes; `closing` closes its parts, its graphs first."""
         super().__init__(hparams, memory, graphs, n_batch, n_ubatch)
         self.placement = placement
         self.weights = weights
-        self.path, self.metadata = file
+        self.path, self.metadata, self._made = file
         self._again = again
         self._tokenizer: Tokenizer | None = None
         self._closing = closing
@@ -176,8 +177,9 @@ class Model(Evaluation):
         )  # fmt: skip
         plan = self._graphs.plan(self._memory.planned_shape(n_tokens, n_past, n_seqs))
         past = int(n_past) if n_seqs == 1 else None
+        made = made_for(self._made, self.n_ctx, n_tokens * n_seqs, n_past, n_seqs)
         promise = Promise("llama.cpp", n_past=past)
-        return plan.promised(promise, self.memory).chosen(self._graphs.choices)
+        return plan.promised(promise, self.memory, made).chosen(self._graphs.choices)
 
     def what_if(self, n_tokens: int = 1, n_past: int = 0, n_seqs: int = 1, **changes: Any) -> Plan:
         """What llama.cpp would plan for such a graph if something were otherwise.

@@ -6,8 +6,9 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, NamedTuple
+from typing import Any
 
+from ..llama.flags import BOTH, ONLY_SERVER, flag_text
 from ..llama.overrides import cpu_overrides
 
 ATTENTION, DENSE = "attention", "dense"
@@ -91,52 +92,21 @@ class Flags:
         if pairs:  # the first match counts, and -ncmoe and others stand for patterns, too
             joined = (";" if bench else ",").join(f"{pattern}={where}" for pattern, where in pairs)
             words += ["-ot", joined]
-        for flag in (*_TABLE, *(() if bench else _ONLY_SERVER)):
+        for flag in (*BOTH, *(() if bench else ONLY_SERVER)):
             value = getattr(self, flag.name)
             if value == _DEFAULTS[flag.name]:
                 continue
             if isinstance(value, bool):
                 words += [flag.bench, str(int(value != flag.negated))] if bench else [flag.server]
             else:
-                words += [flag.bench if bench else flag.server, _text(value, bench)]
+                words += [flag.bench if bench else flag.server, flag_text(value, bench)]
         return words
 
     def __str__(self) -> str:
         return shlex.join(self.words("server", 0)) or "llama.cpp's defaults"
 
 
-class _Flag(NamedTuple):
-    """How a field is written for each program; with `negated` a flag means that it is false."""
-
-    name: str
-    server: str
-    bench: str
-    negated: bool = False
-
-
-_TABLE = (
-    _Flag("n_gpu_layers", "-ngl", "-ngl"),
-    _Flag("tensor_split", "-ts", "-ts"), _Flag("split_mode", "-sm", "-sm"),
-    _Flag("main_gpu", "-mg", "-mg"), _Flag("n_batch", "-b", "-b"), _Flag("n_ubatch", "-ub", "-ub"),
-    _Flag("flash_attn", "-fa", "-fa"), _Flag("type_k", "-ctk", "-ctk"),
-    _Flag("type_v", "-ctv", "-ctv"), _Flag("n_threads", "-t", "-t"),
-    _Flag("op_offload", "--no-op-offload", "-nopo", True),
-    _Flag("offload_kqv", "-nkvo", "-nkvo", True), _Flag("repack", "-nr", "--repack"),
-    _Flag("no_host", "--no-host", "--no-host"), _Flag("load_mode", "-lm", "-lm"),
-    _Flag("n_cpu_moe", "-ncmoe", "-ncmoe"),
-)  # fmt: skip
-# In the order in which `llama.open` takes them; llama-bench has the first two as patterns.
-_ONLY_SERVER = (
-    _Flag("cpu_moe", "-cmoe", ""), _Flag("n_cpu_ffn", "-ncffn", ""),
-    _Flag("swa_full", "--swa-full", ""),
-)  # fmt: skip
 _DEFAULTS = {f.name: f.default for f in fields(Flags)}
-
-
-def _text(value: Any, bench: bool) -> str:
-    if isinstance(value, tuple):
-        return ("/" if bench else ",").join(f"{part:g}" for part in value)
-    return str(value)
 
 
 def server_line(

@@ -16,8 +16,9 @@ from ..trace.decode import Layouts, Meaning, Records, read
 from ..trace.pins import NORMS
 from ..trace.planned import Planned, make_plan
 from ..trace.probes import FUSED_OPS, refused_in
-from ..trace.record import Settings, collection_paused
+from ..trace.record import OF_PROGRAM, Settings, collection_paused
 from . import stream
+from .provenance import made_in
 from .reallocs import realloc_reason
 
 if TYPE_CHECKING:
@@ -219,7 +220,8 @@ class RecordedPlan:
         except (KeyError, IndexError, ValueError, UnicodeDecodeError) as error:
             raise ValueError(f"plan {self.index} of the record is damaged: {error}") from error
         capture, outcome, layout = found
-        plan = make_plan(capture, outcome, "native", layout=layout)
+        made = made_in(self.process, self.scheduler, capture.backends, self.n_tokens, self.first)
+        plan = make_plan(capture, outcome, "native", layout=layout, provenance=made)
         return as_plan(plan.chosen(refused_in(self._probes(), plan)))
 
     @cached_property
@@ -245,7 +247,7 @@ class RecordedPlan:
         s, own, about = self.scalars, self.sections, self.process.head.get("about") or {}
         settings = Settings(
             upstream=self.process.upstream,
-            build=f"{about.get('release') or self.process.upstream}-record",
+            build=f"{about.get('release') or self.process.upstream}-{OF_PROGRAM}",
             op_offload=bool(s["op_offload"]),
             n_copies=s["n_copies"],
             cur_copy=s["cur_copy"],

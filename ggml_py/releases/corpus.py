@@ -59,8 +59,8 @@ class Corpus:
 
 
 def nameless(plan: Plan) -> Plan:
-    """The plan without the names of its tensors, and without what was said about pins. Shapes,
-    types, ops, backends and buffer types stay: the scheduler decides by them."""
+    """The plan without names of tensors, name, flags and hash of the model, and reasons of pins.
+    Shapes, types, ops, backends and buffer types stay: the scheduler decides by them."""
     capture, outcome = plan.capture, plan.outcome
     tensors = tuple(t._replace(name=f"{t.op_desc.lower()}-{t.id}") for t in capture.tensors)
     source_of = {copy: source for split in outcome.splits for source, copy in split.inputs}
@@ -74,6 +74,7 @@ def nameless(plan: Plan) -> Plan:
     return Plan(
         replace(capture, tensors=tensors, pins=()),
         replace(outcome, copies=tuple(map(copied, outcome.copies))),
+        provenance=plan.provenance.nameless,
     )
 
 

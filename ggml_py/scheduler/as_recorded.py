@@ -22,6 +22,7 @@ from ..trace.planned import format_bytes
 from ..trace.record import VIEW_OPS, Capture
 from .capture import read_plan
 from .observed import Observed, allocated_steps, layout_lines, median_seconds, run_again, run_once
+from .provenance import made_again
 from .rebuilt import Places, RebuiltGraph, rebuilt
 from .refusal import deciding
 from .scheduler import Scheduler
@@ -142,7 +143,10 @@ class AsRecorded:
             now._replace(name=was.name, device=was.device)
             for was, now in zip(capture.backends, again.capture.backends, strict=True)
         ]  # fmt: skip
-        return Plan(replace(again.capture, backends=tuple(named)), again.outcome, again.planner)
+        return Plan(
+            replace(again.capture, backends=tuple(named)), again.outcome, again.planner,
+            provenance=made_again(plan.provenance),
+        )  # fmt: skip
 
     def observe(self, plan: Plan, reserve: Plan | None = None, in_depth: bool = False) -> Observed:
         """What this release does with the graph on a new scheduler: `reserve` with the pins, then

@@ -15,6 +15,7 @@ from ..errors import MissingFunctionError
 from ..plan import Plan
 from ..trace.decode import Meaning, Records, read
 from ..trace.layout import GraphLayout
+from ..trace.provenance import UNKNOWN, Provenance
 from ..trace.record import Capture, Outcome, Settings, collection_paused
 
 if TYPE_CHECKING:
@@ -127,10 +128,11 @@ class _NativePlan(Plan):
     times as long as planning."""
 
     @classmethod
-    def of(cls, records: Records) -> Plan:
+    def of(cls, records: Records, provenance: Provenance) -> Plan:
         """The plan that the records describe."""
         plan = cls.__new__(cls)
-        vars(plan).update(planner="native", choices=(), _records=records)  # a frozen dataclass
+        found = {"planner": "native", "choices": (), "provenance": provenance}
+        vars(plan).update(found, _records=records)  # a frozen dataclass
         return plan
 
     def _look(self) -> None:
@@ -163,7 +165,7 @@ class _NativePlan(Plan):
         return found
 
     def __reduce__(self) -> tuple[type[Plan], tuple[Any, ...]]:
-        told = (self.promise, self.breakdown, self.layout, self.choices)
+        told = (self.promise, self.breakdown, self.layout, self.choices, self.provenance)
         return Plan, (self.capture, self.outcome, self.planner, *told)
 
 
@@ -176,6 +178,7 @@ def read_plan(
     graph: Any,
     pins: dict[Any, tuple[Any, str, str]],
     norms: str | None = None,
+    provenance: Provenance = UNKNOWN,
 ) -> Plan:
     """Returns the Plan that the native function `ask` gives. `pins` says who pinned tensors, and
     why. For a graph that libllama built its pins are known, but for the reason `norms` for norms.
@@ -188,7 +191,7 @@ def read_plan(
         ask(scheduler, graph, found)  # gives a plan even when a Python predicate raised
         if found[0] == NULL:
             raise MissingFunctionError("the scheduler holds no plan: give it a graph first")
-        return _NativePlan.of(_copied(found[0], reasons, norms))
+        return _NativePlan.of(_copied(found[0], reasons, norms), provenance)
     finally:
         if found[0] != NULL:
             lib.gp_plan_free(found[0])

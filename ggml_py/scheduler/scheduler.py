@@ -37,6 +37,7 @@ from .strict import ACTIVE, check
 if TYPE_CHECKING:
     from ..boundary.callback import Callback
     from ..plan import Plan
+    from ..trace.provenance import Provenance
     from .callbacks import CopyFunction, EvalFunction
     from .strict import Requirements
 
@@ -169,11 +170,17 @@ class Scheduler(ReadScheduler, Lender):
         if self._graph is not graph:
             self._check_graph(graph)
         with changing("planning", self, graph, graph=graph):
+            made = self._made()
             if self._graph is graph:
-                return read_plan(lib.gp_sched_read, self.ptr, raw, self._pinned)
+                return read_plan(lib.gp_sched_read, self.ptr, raw, self._pinned, provenance=made)
             self._check_graph(graph)  # another thread may just have reset it
             with deciding(self, graph):
-                return read_plan(lib.gp_sched_plan, self.ptr, raw, self._pinned)
+                return read_plan(lib.gp_sched_plan, self.ptr, raw, self._pinned, provenance=made)
+
+    def _made(self) -> Provenance:
+        from .provenance import made_here  # here, to import ggml_py faster
+
+        return made_here((b.device for b in self.backends), ask_servers=False)
 
     def alloc_graph(self, graph: Graph) -> Plan:
         """Plans the graph, allocates memory for all its tensors, and returns the plan.
@@ -186,7 +193,8 @@ class Scheduler(ReadScheduler, Lender):
         self._admit(graph)
         with changing("allocating", self, graph, graph=graph, gives=True):
             self._alloc_alone(graph)
-            return read_plan(lib.gp_sched_read, self.ptr, graph.ptr, self._pinned)
+            made = self._made()
+            return read_plan(lib.gp_sched_read, self.ptr, graph.ptr, self._pinned, provenance=made)
 
     def alloc_without_plan(self, graph: Graph) -> None:
         """Like `alloc_graph`, but does not read out the plan. C: ggml_backend_sched_alloc_graph"""

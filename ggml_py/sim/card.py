@@ -66,7 +66,8 @@ def card_properties(backend: str) -> dict[str, str | None]:
 class CardProfile:
     """A device that is not here: a named card, or its backend's with other properties.
 
-    `card` is the named one; `properties` are all that upstream's functions are given.
+    `card` is the named one. Upstream's functions are given all `properties`; `changes` are the
+    properties with other values than the card's.
     """
 
     def __init__(self, name: str, card: Card, changes: Mapping[str, object]) -> None:
@@ -87,6 +88,7 @@ class CardProfile:
         }
         values |= {**card.properties, **changes}
         self.properties = {key: str(values[key]) for key in known if values[key] is not None}
+        self.changes = {key: str(value) for key, value in changes.items()}
         self._own: Any = None
 
     def __repr__(self) -> str:

@@ -166,6 +166,11 @@ class Profile:
         return f"<Profile {self._record.title}{', strict' if self.strict else ''}>"
 
     @property
+    def title(self) -> str:
+        """The record, in words."""
+        return self._record.title
+
+    @property
     def ops(self) -> tuple[str, ...]:
         """The ops that have rows, by upstream's description ("MUL_MAT", "SILU")."""
         return tuple(sorted(self._record.ops()))

@@ -174,3 +174,15 @@ def with_bounds(data: Any) -> Any:
 def most(n: int) -> float:
     """The upper bound of a size."""
     return n.most if isinstance(n, AtLeast) else n
+
+
+def format_bytes(n: float) -> str:
+    """Bytes with a unit: "1.5 MiB"; from a log "at least 1.5 MiB" or "less than 1.0 KiB"."""
+    if isinstance(n, AtLeast):
+        bound = format_bytes(int(n) or n.most + 1)
+        return f"at least {bound}" if n else f"less than {bound}"
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if n < 1024 or unit == "GiB":
+            return f"{n:.0f} {unit}" if unit == "B" else f"{n:.1f} {unit}"
+        n /= 1024
+    raise AssertionError

@@ -16,9 +16,10 @@ from typing import Any, TypeVar
 from .above import ABOVE
 from .choice import Choice
 from .layout import GraphLayout
-from .names import AtLeast
+from .names import format_bytes as format_bytes
 from .plan_tensor import PlanTensor as PlanTensor
 from .promise import NOTHING, MemoryRow, Promise
+from .provenance import UNKNOWN, Provenance
 from .record import (
     COPY,
     NODE,
@@ -38,14 +39,8 @@ from .split import order_of_plan
 
 T = TypeVar("T")
 P = TypeVar("P", bound="Planned")
-_DATA = (
-    "capture",
-    "outcome",
-    "planner",
-    "layout",
-    "choices",
-    "_records",
-)  # the last one: not read out yet
+# The last one: not read out yet.
+_DATA = ("capture", "outcome", "planner", "layout", "choices", "provenance", "_records")
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,10 +58,11 @@ class Planned:
     breakdown: tuple[MemoryRow, ...] = ()  # of the model's context, if it was planned for one
     layout: GraphLayout | None = None  # of its compute buffers; None: not known
     choices: tuple[Choice, ...] = ()  # what llama.cpp decided before it planned
+    provenance: Provenance = UNKNOWN  # how it was made, as far as that is known
 
     def __eq__(self, other: object) -> bool:
-        """Equal if graph and outcome are, whichever planner made them. Addresses in memory are not
-        recorded."""
+        """Equal if graph and outcome are, whichever planner made them, and when. Addresses in
+        memory are not recorded."""
         if not isinstance(other, Planned):
             return NotImplemented
         return self.capture == other.capture and self.outcome == other.outcome
@@ -81,11 +77,19 @@ class Planned:
         found: T = made[make]
         return found
 
-    def promised(self: P, promise: Promise, breakdown: Iterable[MemoryRow] = ()) -> P:
-        """The same plan as such a promise, with the memory that goes with it."""
+    def promised(
+        self: P,
+        promise: Promise,
+        breakdown: Iterable[MemoryRow] = (),
+        provenance: Provenance | None = None,
+    ) -> P:
+        """The same plan as such a promise, with the memory that goes with it, and with another
+        `provenance` if one is given."""
         made = object.__new__(type(self))
         data = {name: value for name, value in vars(self).items() if name in _DATA}
         vars(made).update(data, promise=promise, breakdown=tuple(breakdown))  # a frozen dataclass
+        if provenance is not None:
+            vars(made).update(provenance=provenance)
         return made
 
     def chosen(self: P, choices: Iterable[Choice]) -> P:
@@ -94,6 +98,10 @@ class Planned:
         vars(made).update({k: v for k, v in vars(self).items() if k != "_derived"})
         vars(made).update(choices=tuple(choices))  # a frozen dataclass
         return made
+
+    def made(self: P, provenance: Provenance) -> P:
+        """The same plan, made so."""
+        return self.promised(self.promise, self.breakdown, provenance)
 
     @property
     def settings(self) -> Settings:
@@ -271,15 +279,3 @@ def make_plan(capture: Capture, outcome: Outcome, planner: str = "native", **mor
     """A plan, as an object of the public class. `more` are its other attributes."""
     face: type[Planned] = ABOVE["Plan"]()
     return face(capture, outcome, planner, **more)
-
-
-def format_bytes(n: float) -> str:
-    """Bytes with a unit: "1.5 MiB"; from a log "at least 1.5 MiB" or "less than 1.0 KiB"."""
-    if isinstance(n, AtLeast):
-        bound = format_bytes(int(n) or n.most + 1)
-        return f"at least {bound}" if n else f"less than {bound}"
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if n < 1024 or unit == "GiB":
-            return f"{n:.0f} {unit}" if unit == "B" else f"{n:.1f} {unit}"
-        n /= 1024
-    raise AssertionError

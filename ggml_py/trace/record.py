@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -16,6 +17,10 @@ VIEW_OPS = frozenset({"VIEW", "RESHAPE", "PERMUTE", "TRANSPOSE"})
 NODE, LEAF, OTHER, COPY = "node", "leaf", "other", "copy"
 # Bytes that a GGML_SCHED_DEBUG=2 dump keeps of the names of tensors, ops and backends.
 DUMPED_NAME, DUMPED_OP, DUMPED_BACKEND = 20, 10, 5
+
+
+# In place of a build's hash: another program's ggml, and the rules of another release.
+NOT_BUILDS = OF_PROGRAM, OF_RULES = "record", "whatif"
 
 
 def dumped_name(name: str, width: int = DUMPED_NAME) -> str:
@@ -171,6 +176,12 @@ class Settings(NamedTuple):
         packages have the same version."""
         return self.build.rpartition("-")[0].removesuffix("-pristine") or self.upstream
 
+    @property
+    def native_build(self) -> str | None:
+        """The key of the build that planned it; None if it is not known, or if none did."""
+        label, _sign, digest = self.build.rpartition("-")
+        return self.build if label and digest not in NOT_BUILDS else None
+
 
 UNPRINTED_OP = "?"  # of a tensor that an excerpt of a log reads: a leaf, or a node before it
 
@@ -249,7 +260,7 @@ class Capture:
     @property
     def n_nodes(self) -> int:
         """Number of nodes; their ids are 0 to n_nodes - 1."""
-        return sum(t.kind == NODE for t in self.tensors)
+        return bisect_left(self.tensors, True, key=lambda t: t.kind != NODE)
 
     def check_answers(self) -> None:
         """Raises ValueError if the capture does not contain the backends' answers."""

@@ -39,7 +39,7 @@ def reference_of(plan_: Planned) -> Planned:
 
 
 def _of_capture(planned: Planned) -> Planned:
-    return plan(planned.capture)
+    return plan(planned.capture).made(planned.provenance)
 
 
 class Planning:

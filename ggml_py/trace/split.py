@@ -124,8 +124,12 @@ def answer_of(split: Split) -> OptimizedRecord | None:
     backend = split.plan.split_records[split.index].backend
     if not capture.optimizers >> backend & 1:
         return OptimizedRecord(backend, split.start, split.end, (), ())
-    known = (backend, split.start, split.end)
-    return next((a for a in capture.optimized if a[:3] == known), None)
+    return split.plan.derived(_answers).get((backend, split.start, split.end))
+
+
+def _answers(plan: Planned) -> dict[tuple[int, int, int], OptimizedRecord]:
+    """What backends made of the nodes from one number to another."""
+    return {(a.backend, a.start, a.end): a for a in reversed(plan.capture.optimized)}
 
 
 def order_of(split: Split) -> tuple[int, ...] | None:

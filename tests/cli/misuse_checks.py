@@ -53,5 +53,5 @@ MISUSES = [
     misuse("strict-allow-number", lambda e: _strict(no_fallback=True, allow=[3]), TypeError,
            "allow: expected names", "list", at=_strict),
     misuse("page", lambda e: ggml.Plan.from_snapshot("x"), ValueError, "got 'x'",
-           "expected 'ggml_py plan snapshot 1'"),
+           "expected 'ggml_py plan snapshot 2'"),
 ]  # fmt: skip

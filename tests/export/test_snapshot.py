@@ -91,7 +91,8 @@ def test_pages_of_random_plans_with_hostile_names(capture, data):
 def test_layers_that_are_alike_are_told_once(model):
     plan = model(n_gpu_layers=99)
     page = plan.snapshot()
-    assert page.startswith("ggml_py plan snapshot 1\n\nnodes   gpu0 ")
+    assert page.startswith("ggml_py plan snapshot 2\n\nmade with\n  model ")
+    assert "\n\nnodes   gpu0 " in page
     heads = [line for line in page.split("\n") if line.startswith("layer")]
     assert heads == [f"layers i = 0-{N_LAYER - 2}", f"layer i = {N_LAYER - 1}"]
     line = next(line for line in page.split("\n") if "Kcur-{i}" in line)
@@ -189,8 +190,8 @@ def test_a_page_survives_as_json(plans, tmp_path):
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (lambda page: "", "expected 'ggml_py plan snapshot 1' in the first line"),
-        (lambda page: page.replace("snapshot 1", "snapshot 2"), "version 2 of the format"),
+        (lambda page: "", "expected 'ggml_py plan snapshot 2' in the first line"),
+        (lambda page: page.replace("snapshot 1", "snapshot 3"), "version 3 of the format"),
         (lambda page: page.split("\n\n")[0], "no nodes"),
         (lambda page: page.replace("  split on BLAS\n", "", 1), "they are not in a split"),
         (lambda page: page.replace("1.wgt0", ""), "line 9 is damaged"),

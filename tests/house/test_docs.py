@@ -41,7 +41,7 @@ TESTED = {
     ("docs/PROFILES.md", "vulkaninfo"): "test_vulkan_cards.test_a_file_of_vulkaninfo_is_a_card",
     ("docs/PYTEST.md", "import pytest"): "test_docs_pytest.test_the_recipe",
     ("docs/PYTEST.md", "pytest --plan-update"): "test_docs_pytest.test_the_recipe",
-    ("docs/PYTEST.md", "ggml_py plan snapshot 1"): "test_docs_pytest.test_the_recipe",
+    ("docs/PYTEST.md", "ggml_py plan snapshot 2"): "test_docs_pytest.test_the_recipe",
     ("docs/PYTEST.md", "AssertionError: the plan is not"): "test_docs_pytest.test_the_recipe",
     ("docs/PYTEST.md", "import os, subprocess"): "test_docs_pytest.test_the_recipe_for_a_fork",
     ("docs/PYTEST.md", "FORK="): "test_docs_pytest.test_the_recipe_for_a_fork",

@@ -19,6 +19,7 @@ from ggml_py.place.search import _simplest
 from ggml_py.place.verdict import judge
 
 CARD = "sim:gpu0,profile=rtx4090,memory=8G"
+NO_CARD = "sim:other0,memory=8G"
 WORK = (Workload(64, 16),)
 N_LAYER = 4
 
@@ -198,9 +199,10 @@ def test_work_that_was_not_measured_is_never_chosen(model):
 
 
 def test_flags_whose_time_is_not_known_are_not_recommended(model, slow_cpu):
-    """The GPU was not measured: its part of a prompt (op offload) has no time."""
+    """The GPU was not measured, and is no card with a data sheet: its part of a prompt (op offload)
+    has no time."""
     without = machine(*slow_cpu.device("CPU").samples, n_threads=1)
-    found = placed(model, without, given={"n_gpu_layers": 0})
+    found = placed(model, without, devices=(NO_CARD, "CPU"), given={"n_gpu_layers": 0})
     assert not found.verdict.keep and "not known" in found.verdict.text
     assert found.given.n_unknown and not found.ways[0].n_unknown
     assert found.chosen is found.ways[0]

@@ -9,7 +9,12 @@ import numpy as np
 import pytest
 
 import ggml_py as ggml
+from ggml_py.builds.processor import host
 from ggml_py.errors import ArgumentError, BusyError
+from ggml_py.export.json import provenance as as_data
+from ggml_py.models.synthetic import LlamaSpec, write_llama
+from ggml_py.record.provenance import made_at_start, made_by
+from ggml_py.trace.provenance import DeviceMade
 
 
 def computed(case, times=1):
@@ -94,6 +99,46 @@ def test_it_is_the_plan_that_the_scheduler_made(path):
         assert one.plan.capture.tensors == plan.capture.tensors
         assert one.plan.reference == one.plan
         case.close()
+
+def test_a_plan_knows_the_process_and_its_devices(path):
+    plan = ggml.Record.read(path).plans[0].plan
+    made, process = plan.provenance, ggml.Record.read(path).processes[0]
+    assert (made.program, made.flags) == (process.program, process.argv[1:])
+    assert made.processor == host() and made.date.startswith("20") and made.date.endswith("+00:00")
+    assert [d.name for d in made.devices] == [b.device for b in plan.backends]
+    cpu = made.device("CPU")
+    assert cpu.description == ggml.device("CPU").description and cpu.memory_total > 0
+    assert made.n_ctx is None and made.n_past is None and made.package is not None
+    (said,) = plan.unknown
+    assert said.startswith("how the plan was made is not recorded in full: ") and "context" in said
+
+
+def test_an_older_record_knows_its_command_line(path):
+    record = ggml.Record.read(path)
+    head = record.processes[0].head
+    del head["about"]["made"]
+    head["argv"] = ["llama-bench", "-m", "/models/big.gguf", "-ngl", "9"]
+    made = record.plans[0].plan.provenance
+    assert (made.model, made.flags[-1], made.processor) == ("big.gguf", "9", None)
+    assert {d.simulated for d in made.devices} == {None}
+    head["about"]["made"] = {"model": 7}  # of a damaged file
+    assert made_by(record.processes[0]).model == "big.gguf"
+
+
+def test_the_model_of_a_program_is_the_one_in_its_command_line(tmp_path):
+    write_llama(tmp_path / "m.gguf", LlamaSpec(n_layer=1, n_vocab=512))
+    model = str(tmp_path / "m.gguf")
+    card = DeviceMade("gpu0", card="rtx4090", simulated=True)
+    for command in (["x", "-m", model], ["x", "--model", model], ["x", "run.py", model],
+                    ["x", f"--model={model}"]):  # fmt: skip
+        made = as_data.parse(made_at_start(command, {}, [card]))
+        assert (made.model, made.architecture, made.devices) == ("m.gguf", "llama", (card,))
+        assert made.model_bytes > 0 and len(made.header) == 64
+    made = as_data.parse(made_at_start(["x"], {"LLAMA_ARG_MODEL": model}))
+    assert made.model == "m.gguf"
+    gone = as_data.parse(made_at_start(["x", "-m", str(tmp_path / "gone.gguf")], {}))
+    assert (gone.model, gone.architecture, gone.header) == ("gone.gguf", None, None)
+    assert as_data.parse(made_at_start(["x", "-v"], {})).model is None
 
 
 def test_asking_is_not_recorded(tmp_path):

@@ -244,7 +244,7 @@ def test_plans_are_read_where_the_native_module_is_blocked(mlp, tmp_path):
 
 def test_json_is_plain(mlp):
     data = json.loads(json.dumps(mlp.to_json()))
-    assert (data["schema"], data["n_splits"]) == (5, 3)
+    assert (data["schema"], data["n_splits"]) == (6, 3)
 
 
 def test_a_plan_is_read_when_somebody_looks_and_is_the_same_then(monkeypatch):

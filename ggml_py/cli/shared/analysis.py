@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from .options import echo_json
-from .predicted import load_machine
+from .predicted import load_machine, said_of
 from .records import is_record, read_record
 from .source import saved_run
 
@@ -81,10 +81,8 @@ def show_analysis(run: Run, machine: Machine, as_json: bool, node: str | None = 
         click.echo(
             f"{one.id:6} {ms[0]:>10} {ms[1]:>10} {ms[2]:>10}  {tensor.op:16} {tensor.name}{mark}"
         )
-    for sentence in found.cost.assumed:
+    for sentence in said_of(found.cost):
         click.echo(sentence)
-    for sentence in found.cost.stale:
-        click.echo(f"stale: {sentence}")
 
 
 def _ms(seconds: float | None) -> str:

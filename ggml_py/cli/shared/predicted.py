@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -11,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from ...backends.device import Device
     from ...cost import Cost, Machine
     from ...plan import Plan
     from ...trace.advice.facts import Finding
@@ -26,42 +24,19 @@ machine_option = click.option(
 )
 
 
-def load_machine(path: str | None, devices: Sequence[str] = ()) -> Machine:
-    """The machine in a file, with data sheets for the cards among the simulated devices: the values
-    of -d, such as "sim:gpu0,profile=rtx4090". Without a file everything is from data sheets."""
+def load_machine(path: str | None) -> Machine:
+    """The machine in a file; without one everything is from data sheets. Plans know the cards that
+    their simulated devices stand for."""
     from ...cost import Machine
 
-    cards = _cards(devices)
     if path is None:
-        return Machine.of_sheets(cards, _n_threads())
+        return Machine.of_sheets({}, _n_threads())
     try:
-        return Machine.load(path).with_cards(cards)
+        return Machine.load(path)
     except FileNotFoundError:
         raise FileNotFoundError(
             f"{path}: there is no such file; `ggml-py calibrate -o FILE` writes one"
         ) from None
-
-
-def _cards(devices: Sequence[str]) -> dict[str, str]:
-    """Cards with a data sheet: those that simulated devices stand for, and real ones."""
-    from ...cost.datasheets import DATASHEETS, card_of
-
-    if not devices:
-        return {d.name: card for d in _real_devices() if (card := card_of(d.description))}
-    cards = {}
-    for text in devices:
-        for one in re.split(",(?=sim:)", text):
-            name, *settings = one.removeprefix("sim:").split(",")
-            card = next((s[8:] for s in settings if s.startswith("profile=")), "")
-            if one.startswith("sim:") and card in DATASHEETS:
-                cards[name] = card
-    return cards
-
-
-def _real_devices() -> Sequence[Device]:
-    from ...backends.device import devices
-
-    return devices()
 
 
 def _n_threads() -> int:
@@ -79,16 +54,15 @@ def said_of(cost: Cost) -> list[str]:
 class Predictions:
     """Predicted times, if a machine's file was given."""
 
-    def __init__(self, path: str | None, devices: Sequence[str] = ()) -> None:
-        """`devices` are the values of -d. Raises what `Machine.load` raises."""
-        self.machine = None if path is None else load_machine(path, devices)
-        self._devices = devices
+    def __init__(self, path: str | None) -> None:
+        """Raises what `Machine.load` raises."""
+        self.machine = None if path is None else load_machine(path)
         self.remedies: Remedies | None = None  # of a model
 
     @cached_property
     def judging(self) -> Machine:
         """What advice about a model rests on: the machine's file, or data sheets."""
-        return self.machine or load_machine(None, self._devices)
+        return self.machine or load_machine(None)
 
     def of(self, plan: Plan) -> str:
         """A sentence; "" without a machine."""

@@ -6,13 +6,15 @@ refers to something that exists, so no question that a plan can be asked goes as
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import cache
+from itertools import chain
 from typing import Any, NoReturn, get_args, get_type_hints
 
 from ...trace import causes
 from ...trace.answers.passes import PASS_NAMES
 from ...trace.planned import Planned
+from ...trace.provenance import FACTS
 from ...trace.record import COPY, LEAF, NODE, OTHER
 from ...trace.rules import parse_version
 from . import layout
@@ -25,7 +27,7 @@ _INT64 = range(-(1 << 63), 1 << 64)
 _COUNTS = frozenset({
     "ne", "nb", "nbytes", "view_offs", "use_count", "size", "hash_set_size", "hash_set_used",
     "pins_elsewhere", "cur_copy", "start", "end", "n_threads", "n_tasks", "work_size",
-    "n_past",
+    "n_past", "memory_total", "memory_free",
 })  # fmt: skip
 
 
@@ -63,6 +65,7 @@ def _types(plan: Planned) -> None:
         ("compute_buffers", capture.compute_buffers), ("alloc_sizes", capture.alloc_sizes),
         ("refusals", capture.refusals or ()),
         ("layout.events", plan.layout.events if plan.layout else ()),
+        ("provenance.devices", plan.provenance.devices or ()),
     ]  # fmt: skip
     for name, rows in tables:
         if not rows:
@@ -70,6 +73,8 @@ def _types(plan: Planned) -> None:
         record: Any = type(rows[0])
         hints = _hints(record)
         for field, column in zip(record._fields, zip(*rows, strict=True), strict=True):
+            if _all_fit(hints[field], column, 0 if field in _COUNTS else None):
+                continue
             fits = _fits(hints[field])
             for i, value in enumerate(column):
                 if not fits(value):
@@ -77,6 +82,14 @@ def _types(plan: Planned) -> None:
                 if field in _COUNTS and any(v < 0 for v in _flat(value)):
                     _fail(f"{name}[{i}].{field}", value, "0 or more")
     pair = tuple[int, int]
+    for fact in FACTS:
+        value = getattr(plan.provenance, fact.name)
+        if value is None or fact.name == "devices":  # devices are rows
+            continue
+        if not _fits(fact.kind)(value):
+            _fail(f"provenance.{fact.name}", value, f"{_word(fact.kind)} or null")
+        if fact.kind is int and value < 0:
+            _fail(f"provenance.{fact.name}", value, "0 or more")
     for name, value, hint in (
         ("leafs", capture.leaf_ids, tuple[int, ...]),
         ("split_capacities", capture.split_capacities, tuple[int, ...]),
@@ -88,6 +101,24 @@ def _types(plan: Planned) -> None:
     ):  # fmt: skip
         if not _fits(hint)(value):
             _fail(name, value, str(_word(hint)))
+
+
+def _all_fit(hint: Any, column: Collection[Any], least: int | None) -> bool:
+    """Whether all values are of a type, and none is below `least`. A quick answer: after False the
+    values are looked at one by one."""
+    kinds = set(map(type, column))
+    if hint is int and kinds == {int}:
+        low = min(column)
+        return low in _INT64 and max(column) in _INT64 and (least is None or low >= least)
+    if hint is str and kinds == {str}:
+        return _is_text("".join(set(column)))
+    if hint is bool:
+        return kinds == {bool}
+    items = get_args(hint)
+    if kinds == {tuple} and items[-1:] == (...,):
+        within = list(chain.from_iterable(column))
+        return not within or _all_fit(items[0], within, least)
+    return False
 
 
 @cache

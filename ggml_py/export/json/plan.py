@@ -11,6 +11,7 @@ import io
 import json
 import zlib
 from dataclasses import replace
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -47,12 +48,13 @@ from ...trace.split import possible_optimizers
 from ..debug_log_plan import SOURCE as LOG
 from ..snapshot_plan import unknown
 from . import layout as layouts
+from . import provenance as provenances
 from .check import PLANNERS, SOURCES, check
 from .schema import DRAFT, object_of, ref, type_of
 
-SCHEMA = 5
+SCHEMA = 6
 # Schema 2 lacks the passes of leafs. 2 and 3 lack what backends made of the order of nodes. 2 to 4
-# lack how the CPU computes.
+# lack how the CPU computes. 2 to 5 lack how the plan was made.
 OLDEST = 2
 KIND = "ggml_py plan"
 
@@ -93,6 +95,7 @@ def render(plan: Planned) -> dict[str, Any]:
         "headline": headline(plan),
         "unknown": list(unknown(plan)),
         "promise": _promise(plan.promise),
+        "provenance": provenances.render(plan.provenance),
         "memory": [row._asdict() for row in plan.breakdown],
         "choices": [choice._asdict() for choice in plan.choices],
         "expert_cache": [cache.to_dict() for cache in expert_cache(plan)],
@@ -152,7 +155,8 @@ def read(path: str | Path) -> Planned:
 
 def parse(content: bytes, path: str | Path) -> Planned:
     """Like `read`, but takes the file's content. `path` is its name in errors."""
-    return plan_of(loaded(content, path, KIND, SCHEMA, OLDEST), str(path))
+    with collection_paused():  # until the data is no longer there
+        return plan_of(loaded(content, path, KIND, SCHEMA, OLDEST), str(path))
 
 
 def loaded(
@@ -162,7 +166,8 @@ def loaded(
     `oldest` on. Raises ValueError."""
     what = f"not a {kind.rpartition(' ')[2]}"
     try:
-        data = json.loads(decompressed(content))
+        with collection_paused():
+            data = json.loads(decompressed(content))
     except (ValueError, EOFError, OSError, zlib.error) as error:
         raise ValueError(f"{path} is {what}: not valid JSON ({error})") from None
     except RecursionError:
@@ -203,6 +208,7 @@ def _with_bounds(plan: Planned) -> Planned:
     return make_plan(
         replace(plan.capture, tensors=tensors), outcome, plan.planner, promise=plan.promise,
         breakdown=plan.breakdown, layout=plan.layout, choices=plan.choices,
+        provenance=plan.provenance,
     )  # fmt: skip
 
 
@@ -227,8 +233,11 @@ def _plan(data: dict[str, Any]) -> Planned:
     if data["schema"] < 4 or data["source"] != "scheduler":
         names = [backend["device"] or backend["name"] for backend in data["backends"]]
         data = data | {"optimizers": possible_optimizers(names)}
-    rows = [tuple(_tuples(row[name]) for name in _ROW) for row in data["tensors"]]
-    records = [TensorRecord(*row[:_N_RECORD]) for row in rows]
+    columns: list[Any] = list(zip(*map(itemgetter(*_ROW), data["tensors"]), strict=True))
+    for i, column in enumerate(columns):
+        if list in set(map(type, column)):
+            columns[i] = [tuple(v) if type(v) is list else v for v in column]
+    records = list(map(TensorRecord, *columns[:_N_RECORD]))
     n = next((i for i, r in enumerate(records) if r.kind == COPY), len(records))
     tables = {
         name: tuple(
@@ -258,7 +267,7 @@ def _plan(data: dict[str, Any]) -> Planned:
         data.get("may_be_cut", False) is True,
         PrintRecord(**data["printed"]) if data.get("printed") else None,
     )
-    placements = tuple(Placement(*row[_N_RECORD:]) for row in rows)
+    placements = tuple(map(Placement, *columns[_N_RECORD:]))
     outcome = Outcome(placements, tuple(records[n:]), tables["splits"], data["hash_set_used"])
     told = data.get("promise", {})
     promise = Promise(**{k: _tuples(told[k]) for k in Promise._fields if k in told})
@@ -269,6 +278,7 @@ def _plan(data: dict[str, Any]) -> Planned:
     return make_plan(
         capture, outcome, data["planner"], promise=promise, breakdown=memory,
         layout=layouts.parse(data.get("layout")), choices=choices,
+        provenance=provenances.parse(None if data["schema"] < 6 else data["provenance"]),
     )  # fmt: skip
 
 
@@ -301,7 +311,7 @@ def schema() -> dict[str, Any]:
     row["required"] += placed["required"]
     row["description"] += " In the same row: " + placed["description"]
     definitions["Tensor"] = row
-    definitions |= layouts.definitions()
+    definitions |= layouts.definitions() | provenances.definitions()
     arrays = {name: r.__name__ for name, r in _TABLES.items()} | {"tensors": "Tensor"}
     properties: dict[str, Any] = {
         "schema": {"const": SCHEMA},
@@ -328,6 +338,7 @@ def schema() -> dict[str, Any]:
             " assumed instead. A file without this key is older than the key.",
         },
         "promise": ref("Promise"),
+        "provenance": ref("Provenance"),
         "memory": {
             "type": "array",
             "items": ref("MemoryRow"),

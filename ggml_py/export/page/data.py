@@ -73,8 +73,9 @@ def data(plan: Planned, measured: Times | None = None, cost: Cost | None = None)
 def _made_with(plan: Planned) -> list[tuple[str, str]]:
     s = plan.settings
     if plan.capture.source != "scheduler":
-        return [("read from", plan.capture.source)]
-    told = [("ggml", s.upstream), ("build", s.build), ("planned by", plan.planner)]
+        return [("read from", plan.capture.source), *plan.provenance.rows()]
+    told = plan.provenance.rows()
+    told += [("ggml", s.upstream), ("build", s.build), ("planned by", plan.planner)]
     told.append(("op offload", "on" if s.op_offload else "off"))
     if s.n_copies > 1:
         told.append(("copies for pipeline parallelism", str(s.n_copies)))

@@ -52,13 +52,27 @@ def render(
             data["plans"].append(one(other))
             data["diff"] = page_diff.data(plan, other)
             line = data["diff"]["headline"]
-    names = " + ".join(b.name for b in plan.backends)
-    title = (
-        f"Plan of {counted(len(plan.nodes), 'node')} on {names}" if other is None else "Two plans"
-    )
+    title = _title(plan) if other is None else _title_of_two(plan, other)
     if parts := [part for p in (plan, other) if p is not None and (part := mark(p.capture))]:
         title += f": {'; '.join(parts)}"
     return _page(title, line, data)
+
+
+def _title(plan: Planned) -> str:
+    names = " + ".join(b.name for b in plan.backends)
+    of = plan.provenance.model_text or counted(len(plan.nodes), "node")
+    return f"Plan of {of} on {names}"
+
+
+def _title_of_two(before: Planned, after: Planned) -> str:
+    models = [plan.provenance.model_text for plan in (before, after)]
+    if not all(models):
+        return "Two plans"
+    return (
+        f"Two plans of {models[0]}"
+        if models[0] == models[1]
+        else f"Plans of {' and '.join(models)}"
+    )
 
 
 def _page(title: str, headline: str, data: dict[str, Any]) -> str:

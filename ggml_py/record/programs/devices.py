@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import Any
 
 from ... import enums
 from ...errors import ArgumentError
+from ...scheduler.provenance import made_here
 from ...sim.card import CardProfile
 from ...sim.text import sim_device_of
+from ...trace.provenance import DeviceMade
 
 _ORDERS = {None: 0, "none": 0, "metal": 2, "card": 3}  # enum gp_sim_order
 _BATCHES = {"rows": 0, "products": 1, "ne1": 2}  # enum gp_sim_batch
@@ -35,6 +38,14 @@ def sims_text(names: Sequence[str]) -> str:
         with sim_device_of(name[len("sim:") :]) as device:
             found.append("\t".join([device.name, *_settings(name, device)]))
     return "\n".join(found)
+
+
+def sims_made(names: Sequence[str]) -> tuple[DeviceMade, ...]:
+    """The same devices, as the provenance of plans has them. Raises as `sims_text`."""
+    with ExitStack() as stack:
+        sims = [name for name in names if name.upper() != "CPU"]
+        devices = [stack.enter_context(sim_device_of(name[len("sim:") :])) for name in sims]
+        return made_here(devices).devices or ()
 
 
 def _settings(name: str, device: Any) -> list[str]:

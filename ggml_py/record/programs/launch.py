@@ -46,12 +46,14 @@ def environment(
     options: RecordOptions,
     inherited: Mapping[str, str],
     sims: tuple[Path, str] | None = None,
+    made: Mapping[str, Any] | None = None,
 ) -> dict[str, str]:
     """The variables that make a program record itself into `target`: a file, or a folder with "/"
-    at its end. `sims` are the module with simulated devices, and their text."""
+    at its end. `sims` are the module with simulated devices, and their text; `made` are facts about
+    the program (`record.provenance`)."""
     about = {
         "release": recorder.release, "doubt": recorder.doubt, "library": str(recorder.of),
-        "sha256": recorder.sha256,
+        "sha256": recorder.sha256, "made": made,
     }  # fmt: skip
     preloaded = [str(recorder.library), inherited.get("LD_PRELOAD", "")]
     devices = {} if sims is None else {"GGML_BACKEND_PATH": str(sims[0]), "GGML_PY_SIMS": sims[1]}

@@ -104,9 +104,9 @@ class Diff:
     """The differences between two plans; true if there are any.
 
     Plans are the same if they make the same decisions: the same nodes on the same backends for the
-    same causes, the same splits, and the same copies of the same sizes. What the plans were made
-    with (`context`: release, settings, devices) and the shapes of nodes (`n_reshaped`) are reported
-    but do not count as differences. Of a plan that is compared with an excerpt only the part
+    same causes, the same splits, and the same copies of the same sizes. `context` (model, flags,
+    cards, release, settings) and `n_reshaped` (nodes with another shape) are reported, but do not
+    count as differences. Of a plan that is compared with an excerpt only the part
     between the first and the last node of both counts, also in `before` and `after`.
     """
 
@@ -124,6 +124,8 @@ class Diff:
     causes_compared: bool  # False if a plan has none, as a dump of stock ggml
     context: dict[str, tuple[Any, Any]]
     parts: tuple[str, str] = ("", "")  # of each plan that is an excerpt of a log
+    # "before", "after": plans of a scheduler of which it is not recorded how they were made.
+    unrecorded: tuple[str, ...] = ()
 
     @property
     def same(self) -> bool:
@@ -194,6 +196,8 @@ class Diff:
             notes.append(f"{counted(self.n_reshaped, 'node')} with another shape or type")
         if not self.causes_compared:
             notes.append("causes are not compared: one of the plans has none")
+        if len(self.unrecorded) == 1:
+            notes.append(f"how the plan {self.unrecorded[0]} was made is not recorded")
         rows["notes"] = notes
         return [(title, lines) for title, lines in rows.items() if lines]
 
@@ -273,7 +277,11 @@ class _Comparison:
             causes_compared=self.with_causes,
             context=self.context(),
             parts=(mark(a.capture), mark(b.capture)),
-        )
+            unrecorded=tuple(
+                side for side, plan in (("before", a), ("after", b))
+                if plan.capture.source == "scheduler" and not plan.provenance.known
+            ),
+        )  # fmt: skip
 
     def scope_of(self, plan: Planned) -> Scope:
         return self.scopes[0] if plan is self.before else self.scopes[1]
@@ -363,14 +371,15 @@ class _Comparison:
         other plan, or its name if one plan is from a debug log or a snapshot, which identify views
         by nothing else."""
         found: dict[tuple[int | str, str | None, str, int], Edge] = {}
+        n_same: Counter[tuple[str, str]] = Counter()
         for i in (given for split in self.scope_of(plan).begun for given in split.inputs):
             src = names.get(i.src_backend, i.src_backend) if i.src_backend else None
             dst = names.get(i.dst_backend, i.dst_backend)
             edge = Edge(i.tensor.name, src, dst, i.nbytes)
             if self.partial:
                 name = without_number(i.tensor.name).strip()
-                k = sum(key[0] == name and key[2] == dst for key in found)
-                found[name, None, dst, k] = edge
+                found[name, None, dst, n_same[name, dst]] = edge
+                n_same[name, dst] += 1
             else:
                 id = i.tensor.id
                 found[id if pairs is None else pairs.get(id, -1 - id), src, dst, 0] = edge
@@ -385,10 +394,12 @@ class _Comparison:
 
     def context(self) -> dict[str, tuple[Any, Any]]:
         """The differences in what the plans were made with."""
+        mine, theirs = self.before.provenance, self.after.provenance
+        made: dict[str, tuple[Any, Any]] = dict(mine.differences(theirs, self.renamed))
         if "snapshot" in self.sources:
-            return {}  # a snapshot does not say
+            return made  # a snapshot says nothing else
         sides = [_made_with(self.before, self.renamed), _made_with(self.after, {})]
-        return {k: (v, sides[1][k]) for k, v in sides[0].items() if v != sides[1][k]}
+        return {k: (v, sides[1][k]) for k, v in sides[0].items() if v != sides[1][k]} | made
 
 
 def _cut_names(plan: Planned) -> set[str | None]:

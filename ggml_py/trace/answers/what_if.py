@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import difflib
 import fnmatch
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import groupby
 from math import prod
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from .. import reference
 from ..names import counted, label_in
 from ..promise import as_texts
-from ..record import NODE, BufferRecord, Capture, TensorRecord
+from ..record import NODE, OF_RULES, BufferRecord, Capture, TensorRecord
 from ..rules import find_release
 
 if TYPE_CHECKING:
@@ -32,7 +34,10 @@ def what_if(plan: Planned, **changes: Any) -> Planned:
     capture = changed(plan, **changes)
     _check_memory(capture, _dropped(changes.get("drop", ())))
     promise = plan.promise._replace(changes=(*plan.promise.changes, *as_texts(changes)))
-    return reference.plan(capture).promised(promise).chosen(plan.choices)
+    made = plan.provenance
+    if capture.settings.build != plan.settings.build:  # the rules of another release
+        made = made.but(package=None, source=None)
+    return reference.plan(capture).promised(promise, provenance=made).chosen(plan.choices)
 
 
 def changed(
@@ -52,12 +57,15 @@ def changed(
     capture.check_answers()
     for name in _dropped(drop):
         capture = _without(capture, name)
-    for which, backend in _items("move_weights", move_weights):
-        capture = _moved(capture, which, backend)
-    for key, answer in _items("supports", supports):
-        capture = _answered(capture, "supports", key, _yes_or_no(key, answer))
-    for key, answer in _items("offload", offload):
-        capture = _answered(capture, "offload", key, _by_batch(key, answer))
+    # A change copies the capture, so changes that do the same are made together.
+    for backend, moves in groupby(_items("move_weights", move_weights), itemgetter(1)):
+        capture = _moved(capture, [which for which, _backend in moves], backend)
+    for question, given, read in (
+        ("supports", supports, _yes_or_no), ("offload", offload, _by_batch),
+    ):  # fmt: skip
+        for (name, (_type, answer)), keys in groupby(_items(question, given), _by_backend):
+            asked = [key for key, _answer in keys]
+            capture = _answered(capture, question, name, asked, read(asked[0], answer))
     for which, pin in _items("pins", pins):
         capture = _pinned(capture, which, pin)
     capture = _with_settings(capture, op_offload, upstream, parallel)
@@ -204,17 +212,20 @@ def _without(capture: Capture, name: str) -> Capture:
     )
 
 
-def _moved(capture: Capture, which: Which, name: Any) -> Capture:
+def _moved(capture: Capture, moves: Iterable[Which], name: Any) -> Capture:
     """Moves tensors that have memory, and their views, to a buffer type."""
     buft = _buft(capture, name)
-    matching = [capture.tensors[i] for i in _matching(capture, "move_weights", which)]
-    roots = {t.view_src if t.view_src >= 0 else t.id for t in matching}
-    roots = {i for i in roots if capture.tensors[i].buffer >= 0}
-    if not roots:
-        raise ValueError(
-            f"move_weights: '{matching[0].name}' has no memory before planning, so there is "
-            "nothing to move; use pins= to decide where it is computed"
-        )
+    roots: set[int] = set()
+    for which in moves:
+        matching = [capture.tensors[i] for i in _matching(capture, "move_weights", which)]
+        mine = {t.view_src if t.view_src >= 0 else t.id for t in matching}
+        mine = {i for i in mine if capture.tensors[i].buffer >= 0}
+        if not mine:
+            raise ValueError(
+                f"move_weights: '{matching[0].name}' has no memory before planning, so there is "
+                "nothing to move; use pins= to decide where it is computed"
+            )
+        roots |= mine
     buffers, tensors = list(capture.buffers), list(capture.tensors)
     made: dict[str, int] = {}  # usage -> the new buffer
     for t in capture.tensors:
@@ -267,22 +278,33 @@ def _buft(capture: Capture, name: Any) -> int:
     return names.index(own) if own in names else backend.buft
 
 
+def _by_backend(item: tuple[Any, Any]) -> tuple[Any, Any]:
+    """The backend and the answer about a node."""
+    key, answer = item
+    return (key[0] if isinstance(key, tuple) and key else key), (type(answer), answer)
+
+
 def _answered(
-    capture: Capture, question: str, key: Any, answer: Callable[[TensorRecord], bool]
+    capture: Capture,
+    question: str,
+    backend: Any,
+    keys: Sequence[Any],
+    answer: Callable[[TensorRecord], bool],
 ) -> Capture:
     """Changes the answer of a backend about some nodes."""
-    if not (isinstance(key, tuple) and len(key) == 2):
-        raise TypeError(
-            f"{question}: {key!r}: expected (backend, op or node), such as "
-            f"{question}={_LIKE[question]}"
-        )
-    bit = 1 << _backend(capture, question, key[0])
+    for key in keys:
+        if not (isinstance(key, tuple) and len(key) == 2):
+            raise TypeError(
+                f"{question}: {key!r}: expected (backend, op or node), such as "
+                f"{question}={_LIKE[question]}"
+            )
+    bit = 1 << _backend(capture, question, backend)
 
     def changed(t: TensorRecord) -> int:
         answers: int = getattr(t, question)
         return answers | bit if answer(t) else answers & ~bit
 
-    ids = _matching(capture, question, key[1], ops=True)
+    ids = [i for key in keys for i in _matching(capture, question, key[1], ops=True)]
     capture = _edited(capture, ids, **{question: changed})
     if question == "supports" and capture.refusals:  # such an answer is about the op
         asked, b = set(ids), bit.bit_length() - 1
@@ -368,7 +390,7 @@ def _with_settings(
     release = find_release(upstream)
     if release.label == settings.release:
         return replace(capture, settings=settings)
-    settings = settings._replace(upstream=release.ggml, build=f"{release.label}-whatif")
+    settings = settings._replace(upstream=release.ggml, build=f"{release.label}-{OF_RULES}")
     return replace(capture, settings=settings, split_capacities=())
 
 
