@@ -203,10 +203,8 @@ class SimDevice(Device):
 
     @property
     def largest_buffer(self) -> int | None:
-        """Bytes of the largest buffer that it allocates; None without a limit. A card of Vulkan
-        allocates larger ones than `BufferType.max_size` for a tensor that needs it."""
-        full = self._settings.like(self._profile, self._card)
-        most = max(full.max_size or _SIZE_MAX, _largest(self._settings, self._profile))
+        """Bytes of the largest buffer; None without a limit. For Vulkan it may exceed `max_size`."""
+        most = max(self.settings["max_size"] or _SIZE_MAX, _largest(self._settings, self._profile))
         return None if most >= _SIZE_MAX else most
 
     @property
@@ -302,7 +300,7 @@ def existing(name: str) -> SimDevice | None:
 
 def _largest(settings: _Settings, profile: AnyProfile | None) -> int:
     """Bytes of the largest buffer, if the card allocates larger ones than ggml usually makes."""
-    return 0 if settings.max_size is not None else int(getattr(profile, "largest_buffer", 0))
+    return int(getattr(profile, "largest_buffer", 0)) if settings.max_size is None else 0
 
 
 def _open(
