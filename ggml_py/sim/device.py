@@ -203,7 +203,7 @@ class SimDevice(Device):
 
     @property
     def largest_buffer(self) -> int | None:
-        """Bytes of the largest buffer; None without a limit. For Vulkan it may exceed `max_size`."""
+        """Bytes of the largest buffer; None without a limit. For Vulkan it can exceed max_size."""
         most = max(self.settings["max_size"] or _SIZE_MAX, _largest(self._settings, self._profile))
         return None if most >= _SIZE_MAX else most
 
