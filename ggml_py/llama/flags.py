@@ -8,7 +8,7 @@ from ..enums import Type
 from .options import DEFAULTS, Options
 
 
-class Flag(NamedTuple):
+class ProgramFlag(NamedTuple):
     """How a field is written for each program; with `negated` a flag means that it is false."""
 
     name: str
@@ -18,20 +18,20 @@ class Flag(NamedTuple):
 
 
 BOTH = (
-    Flag("n_gpu_layers", "-ngl", "-ngl"),
-    Flag("tensor_split", "-ts", "-ts"), Flag("split_mode", "-sm", "-sm"),
-    Flag("main_gpu", "-mg", "-mg"), Flag("n_batch", "-b", "-b"), Flag("n_ubatch", "-ub", "-ub"),
-    Flag("flash_attn", "-fa", "-fa"), Flag("type_k", "-ctk", "-ctk"),
-    Flag("type_v", "-ctv", "-ctv"), Flag("n_threads", "-t", "-t"),
-    Flag("op_offload", "--no-op-offload", "-nopo", True),
-    Flag("offload_kqv", "-nkvo", "-nkvo", True), Flag("repack", "-nr", "--repack"),
-    Flag("no_host", "--no-host", "--no-host"), Flag("load_mode", "-lm", "-lm"),
-    Flag("n_cpu_moe", "-ncmoe", "-ncmoe"),
+    ProgramFlag("n_gpu_layers", "-ngl", "-ngl"),
+    ProgramFlag("tensor_split", "-ts", "-ts"), ProgramFlag("split_mode", "-sm", "-sm"),
+    ProgramFlag("main_gpu", "-mg", "-mg"), ProgramFlag("n_batch", "-b", "-b"), ProgramFlag("n_ubatch", "-ub", "-ub"),
+    ProgramFlag("flash_attn", "-fa", "-fa"), ProgramFlag("type_k", "-ctk", "-ctk"),
+    ProgramFlag("type_v", "-ctv", "-ctv"), ProgramFlag("n_threads", "-t", "-t"),
+    ProgramFlag("op_offload", "--no-op-offload", "-nopo", True),
+    ProgramFlag("offload_kqv", "-nkvo", "-nkvo", True), ProgramFlag("repack", "-nr", "--repack"),
+    ProgramFlag("no_host", "--no-host", "--no-host"), ProgramFlag("load_mode", "-lm", "-lm"),
+    ProgramFlag("n_cpu_moe", "-ncmoe", "-ncmoe"),
 )  # fmt: skip
 # In the order in which `llama.open` takes them; llama-bench has the first two as patterns.
 ONLY_SERVER = (
-    Flag("cpu_moe", "-cmoe", ""), Flag("n_cpu_ffn", "-ncffn", ""),
-    Flag("swa_full", "--swa-full", ""),
+    ProgramFlag("cpu_moe", "-cmoe", ""), ProgramFlag("n_cpu_ffn", "-ncffn", ""),
+    ProgramFlag("swa_full", "--swa-full", ""),
 )  # fmt: skip
 # Flags that are always written, because the programs' defaults are not ours.
 _ALWAYS = {
