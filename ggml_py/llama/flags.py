@@ -20,7 +20,8 @@ class ProgramFlag(NamedTuple):
 BOTH = (
     ProgramFlag("n_gpu_layers", "-ngl", "-ngl"),
     ProgramFlag("tensor_split", "-ts", "-ts"), ProgramFlag("split_mode", "-sm", "-sm"),
-    ProgramFlag("main_gpu", "-mg", "-mg"), ProgramFlag("n_batch", "-b", "-b"), ProgramFlag("n_ubatch", "-ub", "-ub"),
+    ProgramFlag("main_gpu", "-mg", "-mg"), ProgramFlag("n_batch", "-b", "-b"),
+    ProgramFlag("n_ubatch", "-ub", "-ub"),
     ProgramFlag("flash_attn", "-fa", "-fa"), ProgramFlag("type_k", "-ctk", "-ctk"),
     ProgramFlag("type_v", "-ctv", "-ctv"), ProgramFlag("n_threads", "-t", "-t"),
     ProgramFlag("op_offload", "--no-op-offload", "-nopo", True),

@@ -219,6 +219,9 @@ class Evaluator:
                         self.free[device] = used(memory)[device]
                 if lacks:  # its time does not matter
                     return Way(flags, (), memory, lacks)
+                large = [one for one in model.shortfalls() if one.kind != "memory" and one.sure]
+                if large:
+                    return Way(flags, (), memory, {}, large[0].text)
                 parts = [self._part(model, machine, work) for work in self.workloads]
                 return Way(flags, tuple(parts), memory, {}, below_reserve=below)
         except (AbortError, AllocError, ModelError, UnknownDeviceError) as error:

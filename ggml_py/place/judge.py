@@ -3,7 +3,7 @@ devices' memory, and better in what is claimed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -12,7 +12,15 @@ from ..cost.change import deviation, n_unknown
 from ..cost.cost import Cost, cost_of, estimator_of
 from ..cost.machine import Machine
 from ..errors import AbortError, AllocError, ModelError, UnknownDeviceError
-from ..memory.shortfalls import DeviceRoom, Shortfall, not_known, shortfalls, used
+from ..llama.room import rooms
+from ..memory.shortfalls import (
+    DeviceRoom,
+    Shortfall,
+    UncutBuffer,
+    not_known,
+    shortfalls,
+    used,
+)
 from ..plan import MemoryRow, Plan
 from ..trace.advice.facts import Facts
 from ..trace.answers.passing import Passing, passing
@@ -128,16 +136,17 @@ class Judge:
     def _try(self, changes: Changes, measured: bool) -> Trial:
         try:
             with self._opened(changes) as model:
-                memory, rooms = model.memory, rooms_of(model)
+                memory = model.memory
+                found, uncut = _room_of(model)
                 if self._kept is None:
-                    self._kept = _kept(memory, rooms, self.reserve)
+                    self._kept = _kept(memory, found, self.reserve)
                     self.shapes = self._shapes(model)
-                lacks, sizes = shortfalls(memory, (), rooms, self._kept), used(memory)
-                free = {room.device: room.free for room in rooms if room.free is not None}
+                lacks, sizes = shortfalls(memory, uncut, found, self._kept), used(memory)
+                free = {room.device: room.free for room in found if room.free is not None}
                 left = {device: n - sizes.get(device, 0) for device, n in free.items()}
                 shapes = self.shapes if measured and not (lacks and changes) else ()
                 measures = tuple(self._measure(model, shape) for shape in shapes)
-                unknown = not_known(memory, rooms)
+                unknown = not_known(memory, found)
                 return Trial(changes, "", memory, lacks, unknown, measures, left)
         except _REFUSALS as error:
             return Trial(changes, str(error) or type(error).__name__)
@@ -215,16 +224,20 @@ def devices_of(model: Model | LlamaModel) -> list[Device]:
     return [backend.device for backend in model.placement.backends]
 
 
-def rooms_of(model: Model | LlamaModel) -> list[DeviceRoom]:
-    """The memory of a model's devices. A device whose size is not known reports 0 bytes."""
-    found = []
-    for device in devices_of(model):
-        free, total = device.memory
-        found.append(DeviceRoom(device.name, free if total else None, total or None))
-    return found
+def _room_of(
+    model: Model | LlamaModel,
+) -> tuple[Sequence[DeviceRoom], Sequence[UncutBuffer]]:
+    """The memory of a model's devices, and its largest buffers where they are known."""
+    from ..llama import LlamaModel
+
+    if isinstance(model, LlamaModel):
+        return model.rooms, model.uncut_buffers
+    return rooms(devices_of(model)), ()
 
 
-def _kept(memory: tuple[MemoryRow, ...], rooms: list[DeviceRoom], reserve: int) -> dict[str, int]:
+def _kept(
+    memory: tuple[MemoryRow, ...], rooms: Sequence[DeviceRoom], reserve: int
+) -> dict[str, int]:
     """Bytes to keep free by device: the reserve, or what the given options leave. Where they do not
     fit, the reserve."""
     sizes = used(memory)

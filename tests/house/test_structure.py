@@ -145,7 +145,7 @@ def test_contributing_shows_the_floors():
     ]
 
 
-def test_no_hand_written_file_is_over_500_lines():
+def test_no_hand_written_file_is_over_800_lines():
     tracked = subprocess.run(
         ["git", "ls-files"], cwd=REPO, capture_output=True, text=True, check=False
     ).stdout.split()
@@ -155,7 +155,7 @@ def test_no_hand_written_file_is_over_500_lines():
         for f in files
         if f.suffix in (".py", ".cpp", ".h", ".js", ".css", ".html") and f.exists()
     }
-    assert {name: n for name, n in sizes.items() if n > 500 and name not in GENERATED} == {}
+    assert {name: n for name, n in sizes.items() if n > 800 and name not in GENERATED} == {}
 
 
 def test_folders_are_at_most_two_deep():
