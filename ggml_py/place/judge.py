@@ -169,9 +169,10 @@ class Judge:
 
     def differ(self, devices: Iterable[str]) -> bool:
         """Whether it is known that some devices are slower than others."""
-        if self._machine is None:
+        cost = self.given.measures[-1].cost if self.given.measures else None
+        if cost is None:
             return False
-        known = [estimator_of(self._machine, name, name) for name in devices]
+        known = [estimator_of(cost.machine, name, name) for name in devices]
         return len({one.bandwidth for one in known if one is not None}) > 1
 
     def remedy(self, flags: str, changes: Changes) -> Remedy | None:

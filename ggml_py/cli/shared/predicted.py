@@ -88,7 +88,7 @@ class Predictions:
         from ...cost.change import n_unknown
 
         machine = self.machine
-        if machine is None and self.remedies is not None:
+        if machine is None and plan.capture.source == "scheduler":
             machine = None if n_unknown(plan.cost(self.judging)) else self.judging
         findings = plan.advice(machine=machine)
         return findings if self.remedies is None else self.remedies.judged(findings)

@@ -203,6 +203,18 @@ class Facts:
         """The backends with memory of their own, highest priority first."""
         return [b for b in range(self.last) if self.has_own_memory(b)]
 
+    def room(self, b: int) -> int | None:
+        """Bytes that are free in a backend's memory beside what the plan's model has there; None if
+        that is not known."""
+        backend = self.plan.backends[b]
+        made = self.plan.provenance.device(backend.device) or self.plan.provenance.device(
+            backend.name
+        )
+        if made is None or made.memory_free is None or not self.plan.breakdown:
+            return None
+        held = sum(row.nbytes for row in self.plan.breakdown if row.device == made.name)
+        return made.memory_free - held
+
     def all_readers(self, t: TensorRecord) -> list[TensorRecord]:
         """The nodes that compute with a tensor or with views of it."""
         ids = [t.id, *(v.id for v in self.capture.tensors if v.view_src == t.id)]

@@ -35,16 +35,20 @@ def weights_in_host_memory(facts: Facts) -> Iterator[Observation]:
     layers = {block[0] for w in weights if (block := block_of(w.name))}
     of_layers = f" of {counted(len(layers), 'layer')}" if layers else ""
     there = sum(_weights_of(facts, b) for b in facts.devices)
-    device = facts.devices[0]
     experts = all(w.ne[2] > 1 for w in weights)
+    options = (override(facts, weights, facts.devices[0]),) if experts else (ALL_LAYERS,)
+    rooms = [facts.room(b) for b in facts.devices]
+    whole = sum(w.nbytes for w in weights)
+    too_many = None not in rooms and whole > sum(room or 0 for room in rooms)
     yield Observation(
         f"{facts.of(weights, 'weight')}{of_layers} {verb(weights)} in host memory, of which "
         f"{facts.name(facts.last)} reads {format_bytes(size)} in each evaluation"
         + (f", beside {format_bytes(there)} of weights on devices." if there else "."),
-        "A device reads its own memory several times as fast: put there what has room.",
+        "A device reads its own memory several times as fast: put there what has room."
+        + (f" There is none for all of them ({format_bytes(whole)})." if too_many else ""),
         nodes,
         size,
-        (override(facts, weights, device),) if experts else (ALL_LAYERS,),
+        () if too_many else options,
     )
 
 

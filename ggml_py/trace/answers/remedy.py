@@ -76,15 +76,19 @@ def best(
     plan: Planned,
     candidates: Iterable[tuple[str, dict[Any, Any]]],
     make: Callable[[dict[Any, Any]], Planned | None],
+    room: int | None = None,
 ) -> Remedy | None:
     """Tries each candidate (flags, changes) together with the earlier ones that helped. The remedy
     has all that helped; None if none did. Of several that change the same settings it has one: a
-    later one only if it gives fewer splits. `make` returns the plan with changes, or None."""
+    later one only if it gives fewer splits. `make` returns the plan with changes, or None. What
+    certainly has no `room` (bytes; None: not known) is left out."""
     found = plan
     helped: dict[str, dict[Any, Any]] = {}
     for flag, changes in candidates:
         others = {f: c for f, c in helped.items() if c.keys() != changes.keys()}
         merged = {k: v for one in (*others.values(), changes) for k, v in one.items()}
+        if room is not None and _nbytes(plan, merged) > room:
+            continue
         after = make(merged)
         if after is None or not is_better(found, after):
             continue
@@ -103,8 +107,11 @@ def _claim(before: Planned, after: Planned) -> str:
 
 
 def _not_checked(plan: Planned, moved: Iterable[int]) -> str:
-    size = format_bytes(sum(plan.capture.tensors[i].nbytes for i in moved))
-    return f"not checked: whether {size} more fit there"
+    return f"not checked: whether {format_bytes(_nbytes(plan, moved))} more fit there"
+
+
+def _nbytes(plan: Planned, moved: Iterable[int]) -> int:
+    return sum(plan.capture.tensors[i].nbytes for i in moved)
 
 
 def remedy_of(plan: Planned, why: WhySplits) -> Remedy | None:
@@ -121,7 +128,7 @@ def remedy_of(plan: Planned, why: WhySplits) -> Remedy | None:
         except CannotPlanError:
             return None
 
-    return best(plan, _moves(facts, why, main), make)
+    return best(plan, _moves(facts, why, main), make, facts.room(main))
 
 
 def _moves(facts: Facts, why: WhySplits, main: int) -> Iterator[tuple[str, dict[str | int, str]]]:
