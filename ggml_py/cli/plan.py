@@ -141,7 +141,7 @@ def _changed(
 
 
 def _answer(plan: Plan, predictions: Predictions) -> tuple[WhySplits, Remedy | None]:
-    """Why the plan has so many splits, and what would help; tried out if it is a model's."""
+    """The reasons for the splits, and the remedy; it is tried out if the plan is a model's."""
     from ..trace.answers.remedy import remedy_of
     from ..trace.answers.why_splits import why_splits
 

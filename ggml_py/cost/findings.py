@@ -15,9 +15,9 @@ def timed(findings: Iterable[Finding], cost: Cost) -> tuple[Finding, ...]:
     """The findings with the predicted seconds of an evaluation that pass in computing their nodes
     and copying their tensors, the most first; those of which nothing is known come last.
 
-    Findings about op offload's threshold, and about a slower device that holds more than a quicker
-    one, are added where that costs time on this machine; their seconds are those that are lost. The
-    seconds of all others are not what a change saves: the work then takes its time elsewhere.
+    Two findings are added if they cost time on this machine: a wrong threshold of op offload, and a
+    slower device that holds more than a quicker one. Their seconds are the loss. The seconds of all
+    other findings are no savings: after a change the work takes its time elsewhere.
     """
     taken: dict[int, float] = {}
     tensors = cost.plan.capture.tensors

@@ -100,7 +100,7 @@ def remedies(judge: Judge, given: Given, more: Iterable[Changes] = ()) -> list[R
 
 
 def simplest(found: Iterable[Remedy]) -> Remedy | None:
-    """Of those that gain nearly as much as the best, the one with the fewest and shortest flags."""
+    """The remedy with the fewest and shortest flags that gains nearly as much as the best one."""
     some = list(found)
     if not some:
         return None

@@ -1,4 +1,4 @@
-"""What is recommended fits, is better in what is claimed, and says how that is known."""
+"""A recommendation fits, has the gain that it claims, and names the basis of the claim."""
 
 import json
 import re

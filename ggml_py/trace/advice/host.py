@@ -1,6 +1,6 @@
 """Findings about weights and caches in the host's memory, and about devices that are left empty.
 
-None of them costs a split or a copy: what they cost is the time in which the host reads them.
+They cost no split and no copy. They cost the time in which the host reads its memory.
 """
 
 from __future__ import annotations
