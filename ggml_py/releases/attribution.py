@@ -18,7 +18,7 @@ from ..trace.planned import Planned
 from ..trace.record import NODE, Capture, Outcome, TensorRecord
 from ..trace.reference import CannotPlanError, Planning
 from ..trace.rules import Rules, rules_of
-from .rule_changes import RuleChange, changed_rules, explaining, known_rules
+from .rule_changes import ChangedRule, changed_rules, explaining, known_rules
 
 _SHOWN = 3  # ops in a sentence
 _SMALL = 2000  # tensors of a graph that is planned with many changed rules
@@ -101,7 +101,7 @@ def parting(before: Planned, after: Planned) -> Attribution | None:
     return None
 
 
-def explained(pairs: Sequence[tuple[Planned, Planned] | None]) -> list[RuleChange]:
+def explained(pairs: Sequence[tuple[Planned, Planned] | None]) -> list[ChangedRule]:
     """The changes of a single rule that lead to the plans of all pairs' second release: first those
     to a rule that some release had, then any change of the reference."""
     after = [(b.capture, _decided(b.outcome)) for pair in pairs if pair for b in pair[1:]]

@@ -34,7 +34,7 @@ _OTHER: dict[type[ast.cmpop], type[ast.cmpop]] = {
 }  # fmt: skip
 
 
-class RuleChange(NamedTuple):
+class ChangedRule(NamedTuple):
     """The scheduler with one rule changed."""
 
     text: str  # a sentence
@@ -54,18 +54,18 @@ class RuleChange(NamedTuple):
             return None
 
 
-def known_rules(now: Rules, texts: Any) -> list[RuleChange]:
+def known_rules(now: Rules, texts: Any) -> list[ChangedRule]:
     """The rules of `now`, each with the value that another release has, or with an op fewer that
     does not follow its weights. `texts` makes a sentence of the field, and of both values."""
-    found: dict[tuple[str, Any], RuleChange] = {}
+    found: dict[tuple[str, Any], ChangedRule] = {}
     for release in RELEASES:
         settings = _settings(release.ggml, release.label)
         for field, value in zip(Rules._fields, rules_of(settings), strict=True):
-            found.setdefault((field, value), RuleChange("", Planning, field, value))
+            found.setdefault((field, value), ChangedRule("", Planning, field, value))
     for op in sorted(now.ignore_weights):
         value = now.ignore_weights - {op}
         found.setdefault(
-            ("ignore_weights", value), RuleChange("", Planning, "ignore_weights", value)
+            ("ignore_weights", value), ChangedRule("", Planning, "ignore_weights", value)
         )
     return [
         one._replace(text=texts[field](getattr(now, field), value))
@@ -81,7 +81,7 @@ def _settings(ggml: str, label: str) -> Any:
 
 
 @cache
-def changed_rules() -> tuple[RuleChange, ...]:
+def changed_rules() -> tuple[ChangedRule, ...]:
     """All changes of the reference's own source."""
     lines, first = inspect.getsourcelines(Planning)
     (whole,) = ast.parse("".join(lines)).body
@@ -101,7 +101,7 @@ class _Change(NamedTuple):
     now: str
 
 
-def _made(name: str, tree: ast.FunctionDef, line: int, was: str, now: str) -> RuleChange:
+def _made(name: str, tree: ast.FunctionDef, line: int, was: str, now: str) -> ChangedRule:
     tree.returns = None
     for argument in tree.args.args:
         argument.annotation = None
@@ -112,7 +112,7 @@ def _made(name: str, tree: ast.FunctionDef, line: int, was: str, now: str) -> Ru
         f"{_PASSES[name]}: as if the reference's {name} had `{now}` in place of `{was}` "
         f"(trace/reference.py:{line})"
     )
-    return RuleChange(text, type("Planning", (Planning,), {name: names[name]}))
+    return ChangedRule(text, type("Planning", (Planning,), {name: names[name]}))
 
 
 def _changes(method: ast.FunctionDef) -> Iterator[_Change]:
@@ -203,8 +203,8 @@ def _any(node: ast.Call) -> ast.Call:
 
 
 def explaining(
-    made: Sequence[tuple[Capture, object]], changes: Sequence[RuleChange], decided: Any
-) -> list[RuleChange]:
+    made: Sequence[tuple[Capture, object]], changes: Sequence[ChangedRule], decided: Any
+) -> list[ChangedRule]:
     """The changes that lead to all of these decisions, each of a capture."""
     left = list(changes)
     for capture, target in made:

@@ -40,7 +40,7 @@ ONLY_IN_LIB = {
     "close a Context and make a new one": "ggml_reset",
     "Context.new_tensor takes any number of dimensions": "ggml_new_tensor_[1-4]d",
     "Tensor.set and Tensor.get do it, on any device": (
-        "ggml_set_(i32|f32)|ggml_set_zero|ggml_[gs]et_(i32|f32)_(1d|nd)|ggml_backend_tensor_memset"
+        "ggml_set_(i32|f32)|ggml_set_zero|ggml_[gs]et_(i32|f32)_(1d|nd)"
     ),
     "its memory must stay until synchronize(); Tensor.set and get copy": (
         "ggml_backend_tensor_[gs]et_2d_async|ggml_backend_graph_compute_async"

@@ -11,7 +11,7 @@ from ggml_py.releases import Made, rule_cases
 from ggml_py.releases.attribution import _decided, explained, parting
 from ggml_py.releases.compare import compared
 from ggml_py.releases.drawn_at_random import draw
-from ggml_py.releases.rule_changes import RuleChange, changed_rules
+from ggml_py.releases.rule_changes import ChangedRule, changed_rules
 from ggml_py.scheduler.as_recorded import AsRecorded
 from ggml_py.trace import reference
 from ggml_py.trace.reference import CannotPlanError, Planning
@@ -131,7 +131,7 @@ RULES = {
 @pytest.mark.parametrize("name", RULES)
 def test_a_changed_rule_is_found_and_named(cases, name):
     change = {
-        "ROPE follows its weights in pass 1 again": RuleChange(
+        "ROPE follows its weights in pass 1 again": ChangedRule(
             "", Planning, "ignore_weights", frozenset({"FLASH_ATTN_EXT"})
         ),
         "no upgrade in pass 3": with_method("upgrade", lambda self, t: None),
@@ -155,12 +155,12 @@ def of(words):
 
 
 def with_method(name, function):
-    return RuleChange("", type("Planning", (Planning,), {name: function}))
+    return ChangedRule("", type("Planning", (Planning,), {name: function}))
 
 
 def test_a_rule_that_some_release_had_is_named_as_such(cases):
     """A checkout in which FLASH_ATTN_EXT follows its weights again, as before 0.18."""
-    again = RuleChange("", Planning, "ignore_weights", frozenset({"ROPE"}))
+    again = ChangedRule("", Planning, "ignore_weights", frozenset({"ROPE"}))
     before = [Made(case.plan) for case in cases]
     found = compared("0.26.0", "checkout", cases, before, under(cases, again))
     (row,) = found.different
