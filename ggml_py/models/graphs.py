@@ -16,6 +16,7 @@ from ..llama.choices import no_pipeline, refused_op
 from ..scheduler.callbacks import EvalFunction, both
 from ..scheduler.refusal import deciding
 from ..scheduler.scheduler import Scheduler
+from ..scheduler.strict import without_requirements
 from .archs import ARCHS
 from .build.decoder import Decoder
 from .build.expert_copies import ExpertCopies
@@ -400,7 +401,7 @@ class Graphs:
         found = []
         if self._auto and not self.flash_attn:
             builder = self._build(self._smallest, flash_attn=True)
-            with closing(builder), self._scheduler() as sched:
+            with closing(builder), self._scheduler() as sched, without_requirements():
                 _pin(sched, builder)
                 plan = sched.plan(builder.graph)
                 at = {node.ptr: i for i, node in enumerate(builder.graph.nodes)}

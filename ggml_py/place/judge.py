@@ -25,6 +25,7 @@ from ..plan import MemoryRow, Plan
 from ..trace.advice.facts import Facts
 from ..trace.answers.passing import Passing, passing
 from ..trace.answers.remedy import Remedy
+from ..trace.names import counted
 from ..trace.planned import format_bytes
 from ..trace.units import format_factor, format_time
 from .evaluate import SURE
@@ -290,6 +291,7 @@ def _claim_of_time(
     text = f"{format_factor(ratio)} times as quick: {shapes[-1]} {change}"
     text += " by the machine file" if known_by == "machine" else " by data sheets"
     text += "" if sure else ", which may be wrong by more than the gain"
+    text += _splits(*pairs[-1])
     return Claim(text + "".join(_others(ratios, shapes)), known_by, ratio, seconds)
 
 
@@ -318,8 +320,11 @@ def _claim_of_bytes(a: Measure, b: Measure, shape: GraphShape) -> Claim | None:
             (was.host, now.host, "read and written in host memory"), (was.link, now.link, "copied"),
         ) if format_bytes(x) != format_bytes(y)
     ]  # fmt: skip
-    if splits[0] != splits[1]:
-        parts.append(f"{splits[0]} → {splits[1]} splits")
     gain = slow_before / max(slow_after, 1)
-    text = f"{shape}: {', '.join(parts)}; times are not known"
+    text = f"{shape}: {', '.join(parts)}{_splits(a, b)}; times are not known"
     return Claim(text, "bytes", gain, None)
+
+
+def _splits(a: Measure, b: Measure) -> str:
+    before, after = a.plan.n_splits, b.plan.n_splits
+    return "" if before == after else f", {before} → {counted(after, 'split')}"

@@ -84,6 +84,16 @@ def strict(
         ACTIVE.reset(token)
 
 
+@contextmanager
+def without_requirements() -> Iterator[None]:
+    """In this block no requirement applies: for plans that nobody computes."""
+    token = ACTIVE.set(())
+    try:
+        yield
+    finally:
+        ACTIVE.reset(token)
+
+
 def check(plan: Plan) -> Plan:
     """Returns the plan if it meets the enclosing blocks' requirements. Raises `PlacementError`."""
     for required in ACTIVE.get():

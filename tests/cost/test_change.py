@@ -29,23 +29,23 @@ def files(plans, tmp_path_factory):
 def test_plan_says_how_long_it_takes(files):
     plan, known = files / "plan.json", files / "machine.json"
     cost = ggml.Plan.from_json(plan).cost(Machine.load(known))
-    line, *stale = ok("plan", plan, "--machine", known).splitlines()[-2:]
-    assert stale == [
-        "stale: it was measured with 1 thread, and 2 compute; the interval does not count that"
-    ]
+    lines = ok("plan", plan, "--machine", known).splitlines()
+    stale = "stale: it was measured with 1 thread, and 2 compute; the interval does not count that"
+    assert stale in lines
+    (line,) = (line for line in lines if "predicted" in line)
     assert line.startswith(f"a compute is predicted to take {1e3 * cost.seconds:.3g} ms (")
     data = json.loads(ok("plan", plan, "--machine", known, "--json"))["predicted"]
     assert data["seconds"] == pytest.approx(cost.seconds) and data["unknown_nodes"] == 0
-    assert data["stale"] == ["it was measured with 1 thread, and 2 compute"]
+    assert "it was measured with 1 thread, and 2 compute" in data["stale"]
     assert "predicted" not in ok("plan", plan)
-    line = ok("plan", plan, "--machine", files / "partly.json").splitlines()[-2]
-    assert line.startswith("how long a compute takes is not known: of ")
+    text = ok("plan", plan, "--machine", files / "partly.json")
+    assert "\nhow long a compute takes is not known: of " in text
 
 
 def test_a_change_has_both_times(files):
     plan, known = files / "plan.json", files / "machine.json"
     words = ("plan", plan, "--what-if", "op_offload=off", "--machine", known)
-    assert ok(*words).splitlines()[-1].startswith("a compute is predicted to take 1.00 times")
+    assert "\na compute is predicted to take 1.00 times" in ok(*words)
     data = json.loads(ok(*words, "--json"))
     assert data["predicted"]["ratio"] == pytest.approx(1.0) and "what_if" in data
     done = run("diff", plan, plan, "--machine", known)

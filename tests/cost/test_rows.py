@@ -88,7 +88,7 @@ def test_where_nothing_says_how_slow_it_may_be_there_is_no_lower_rate(tmp_path):
     change = predicted_time(plan, plan, known)
     for data in (cost.to_dict(), change.to_dict(), Analysis(cost, 1, 1.0, ()).to_dict()):
         json.dumps(data, allow_nan=False)
-    assert "no limit that is known" in predicted_times(cost).compute
+    assert predicted_times(cost).compute.startswith("not known: 1 of 1 nodes")
 
 
 @pytest.fixture(scope="module")

@@ -332,7 +332,7 @@ def test_nothing_was_computed():
         net.scheduler.plan(net.graph)
     run = recording.run
     assert run.events == () and run.plans == () and run.computes == ()
-    assert "0 computes in 0 ns: nothing" in str(run.summary())
+    assert "0 computes in 0: nothing" in str(run.summary())
 
 
 def _event(kind, start, end, **more):
