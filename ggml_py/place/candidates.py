@@ -188,22 +188,36 @@ def _batches(judge: Judge, options: Mapping[str, Any]) -> Iterator[Changes]:
 def _first(judge: Judge, numbers: range, option: str, **besides: Any) -> Iterator[Changes]:
     """The first of the numbers with which the model fits, if there is one. With all later ones it
     fits, too."""
-    low, high = 0, len(numbers)
-    while low < high:
-        middle = (low + high) // 2 if low else 0  # usually everything fits
-        if judge.fits({option: numbers[middle], **besides}):
-            high = middle
-        else:
-            low = middle + 1
-    if low < len(numbers):
-        yield {option: numbers[low], **besides}
+
+    def missing(i: int) -> int:
+        """Bytes that are missing with a number; below 0: left beside what must stay free."""
+        return judge.missing({option: numbers[i], **besides})
+
+    last = len(numbers) - 1
+    if last < 0:
+        return
+    low, least = 0, missing(0)  # usually everything fits
+    high, most = (0, least) if least <= 0 else (last, missing(last))
+    by_bytes = True
+    if most > 0:
+        return
+    while high - low > 1:
+        part = least / (least - most) if by_bytes and least < judge.REFUSED else 0.5
+        middle = min(max(low + round(part * (high - low)), low + 1), high - 1)
+        found = missing(middle)
+        narrow = min(middle - low, high - middle) * 4 < high - low
+        low, least, high, most = (
+            (middle, found, high, most) if found > 0 else (low, least, middle, found)
+        )
+        by_bytes = not (by_bytes and narrow and high - low > 3)  # never only from one side
+    yield {option: numbers[high], **besides}
 
 
 # --- several options
 
 
 def _made_to_fit(judge: Judge, given: Given, changes: Changes) -> Iterator[Changes]:
-    """The changes with fewer layers, or with the experts of a few layers more, on the CPU."""
+    """The changes with fewer layers on the devices."""
     if judge.trial(changes).refused or not given.gpus:
         return
     now = changes.get("n_gpu_layers", given.options["n_gpu_layers"])
@@ -211,8 +225,6 @@ def _made_to_fit(judge: Judge, given: Given, changes: Changes) -> Iterator[Chang
     yield from _first(
         judge, range(most - 1, 0, -1), "n_gpu_layers", **_but(changes, "n_gpu_layers")
     )
-    if given.n_expert and "n_cpu_moe" not in changes:
-        yield from _first(judge, range(1, given.n_layer + 1), "n_cpu_moe", **changes)
 
 
 def _several(judge: Judge, given: Given) -> Iterator[Changes]:

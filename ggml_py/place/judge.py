@@ -126,6 +126,22 @@ class Judge:
         """Whether the model loads and fits with changes."""
         return self.trial(changes).fits
 
+    REFUSED = 1 << 62  # bytes: more than any device has
+
+    def missing(self, changes: Changes) -> int:
+        """Bytes that devices lack with changes; below 0: the fewest that a device has more than it
+        needs. `REFUSED` if llama.cpp does not load the model."""
+        trial = self.trial(changes)
+        if trial.refused:
+            return self.REFUSED
+        if trial.lacks:
+            return max(1, sum(one.missing for one in trial.lacks))
+        kept = self._kept or {}
+        sizes = used(trial.memory)
+        spare = [left - kept.get(name, 0) for name, left in trial.left.items()
+                 if sizes.get(name) and name != "CPU"]  # fmt: skip
+        return -max(min(spare, default=0), 0)
+
     def trial(self, changes: Changes, measured: bool = False) -> Trial:
         """What becomes of the model with changes; if it fits and `measured`, with its graphs."""
         key = repr(sorted(changes.items()))
