@@ -245,7 +245,8 @@ def test_a_device_that_is_not_here_may_be_simulated(model):
 
 
 def test_an_architecture_that_is_not_here_names_the_way_by_its_log(tmp_path):
-    ggml.write_gguf(tmp_path / "x.gguf", {"general.architecture": "rwkv9"}, [])
+    weight = ("blk.0.w", b"\0" * 16, "f32", (2, 2))
+    ggml.write_gguf(tmp_path / "x.gguf", {"general.architecture": "rwkv9"}, [weight])
     error = fails("plan", tmp_path / "x.gguf")
     assert "names architecture 'rwkv9'; supported: " in error
     assert "GGML_SCHED_DEBUG=2" in error and "`ggml-py plan LOG`" in error

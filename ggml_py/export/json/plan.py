@@ -237,7 +237,7 @@ def _plan(data: dict[str, Any]) -> Planned:
     for i, column in enumerate(columns):
         if list in set(map(type, column)):
             columns[i] = [tuple(v) if type(v) is list else v for v in column]
-    records = list(map(TensorRecord, *columns[:_N_RECORD]))
+    records = list(map(TensorRecord, *columns[:_N_RECORD])) if columns else []
     n = next((i for i, r in enumerate(records) if r.kind == COPY), len(records))
     tables = {
         name: tuple(
@@ -267,7 +267,7 @@ def _plan(data: dict[str, Any]) -> Planned:
         data.get("may_be_cut", False) is True,
         PrintRecord(**data["printed"]) if data.get("printed") else None,
     )
-    placements = tuple(map(Placement, *columns[_N_RECORD:]))
+    placements = tuple(map(Placement, *columns[_N_RECORD:])) if columns else ()
     outcome = Outcome(placements, tuple(records[n:]), tables["splits"], data["hash_set_used"])
     told = data.get("promise", {})
     promise = Promise(**{k: _tuples(told[k]) for k in Promise._fields if k in told})
