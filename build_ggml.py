@@ -131,7 +131,8 @@ def _build(
         options.cache / "logs" / f"{final.name}.log", tools, lock)
     if upstream.folder:
         ggml = copied(upstream.folder, tree.folder / "source")
-        tree.shown = {str(ggml): str(upstream.folder)}
+        shown = str(upstream.folder)
+        tree.shown = {str(ggml): shown, os.path.relpath(ggml, tree.build): shown}   # ccache's too
     copies = [] if options.pristine else _instrumented(ggml, tree)
     generated = _generate(ggml, tree)
     own_flags = dict(options.defines).get("CMAKE_CXX_FLAGS")

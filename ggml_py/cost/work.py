@@ -82,11 +82,12 @@ def work_of(
     sources = [capture.tensors[i] for i in t.src if i >= 0]
     moved, operations = bytes_moved(t, sources), flops(t, sources)
     first = 1.0
-    if t.op == PRODUCT:
+    n = len(sources)  # a graph made by hand may lack some
+    if t.op == PRODUCT and n > 1:
         key, at, count = _product(plan, t, sources, backend)
-    elif t.op == EXPERTS:
+    elif t.op == EXPERTS and n > 2:
         key, at, count = _experts(plan, t, sources, backend)
-    elif t.op == ATTENTION:
+    elif t.op == ATTENTION and n > 2:
         # Of keys that a node has just made (an encoder's, or without a cache) all are there.
         past = n_past if _is_kept(plan, sources[1]) else None
         key, at, count = _attention(t, sources, past, n_threads)
@@ -95,7 +96,7 @@ def work_of(
         key, at, count = _other(t, sources, n_threads, operations)
     if t.id in heads:
         key = key.replace(t.op_desc, heads[t.id], 1)
-    rows = sources[0].ne[1] if t.op == PRODUCT else 0
+    rows = sources[0].ne[1] if t.op == PRODUCT and n > 1 else 0
     work = NodeWork(key, at, count, moved, operations, first, rows)
     return work if work.reads_much else work._replace(kept=_kept(plan, t, sources))
 

@@ -131,8 +131,8 @@ def test_a_saved_plan_needs_no_native_library(folder):
     (split,) = data["splits"]
     assert data["seconds"] == pytest.approx(split["seconds"])
     assert split["seconds"] >= sum(node["seconds"] or 0.0 for node in data["nodes"]) > 0
-    assert list(data) == ["seconds", "interval", "unmeasured", "bound", "unknown_nodes", "unknown_copies",
-                          "stale", "assumed", "nodes", "copies", "outputs", "splits"]  # fmt: skip
+    assert list(data) == ["seconds", "interval", "unmeasured", "bound", "unknown_nodes",
+                          "unknown_copies", "stale", "assumed", "nodes", "copies", "outputs", "splits"]  # fmt: skip
 
 
 def test_a_run_is_compared_node_by_node(folder):
