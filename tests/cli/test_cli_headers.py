@@ -1,6 +1,6 @@
-"""Every verb that takes a model, with a file that ends after its header, an address, and a file
-with only a vocabulary: what plans does so, what runs says that there are no weights, and no message
-names a temporary file."""
+"""Verbs that take a model, with three files: one that ends after its header, one at an address, and
+one with only a vocabulary. Verbs that plan do so, and verbs that compute name the missing weights.
+No message names a temporary file."""
 
 import logging
 import struct
