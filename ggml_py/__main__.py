@@ -1,7 +1,8 @@
 """``python -m ggml_py`` and ``ggml-py``: the command line.
 
 Its imports take a moment. Ctrl-C during them ends the process at once, because an exception in the
-middle of an import cannot be handled reliably: some modules turn it into another one.
+middle of an import cannot be handled reliably: some modules turn it into another one. Ctrl-C after
+the verb ends it at once, too: nothing catches an exception at the interpreter's end.
 """
 
 from __future__ import annotations
@@ -32,13 +33,16 @@ def main() -> None:
     try:
         _without_recorder()
         usual = signal.getsignal(signal.SIGINT)
-        if usual is signal.default_int_handler:  # else it is ignored, or handled by someone else
-            signal.signal(signal.SIGINT, _stop)
+        at_once = _stop if usual is signal.default_int_handler else usual  # else it is ignored
+        signal.signal(signal.SIGINT, at_once)
         from .cli import main as run
 
-        signal.signal(signal.SIGINT, usual)
-        run()
-    except KeyboardInterrupt:  # before _stop is installed, or after it is removed
+        try:
+            signal.signal(signal.SIGINT, usual)
+            run()
+        finally:
+            signal.signal(signal.SIGINT, at_once)
+    except KeyboardInterrupt:  # before _stop is installed, or while the verb ends
         _stop()
 
 

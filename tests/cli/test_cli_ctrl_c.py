@@ -13,12 +13,13 @@ from ggml_py.models.synthetic import LlamaSpec, write_llama
 pytestmark = pytest.mark.thorough("long", quick=2)
 
 START = "import ggml_py.__main__ as m; print('up', flush=True); m.main()"
+SLOW_END = "import atexit, time; atexit.register(lambda: (print('up', flush=True), time.sleep(9)))"
 
 
-def stopped(seconds, *arguments):
-    """Exit status and output of a verb that gets SIGINT so long after its start."""
+def stopped(seconds, *arguments, start=START):
+    """Exit status and output of a verb that gets SIGINT `seconds` after it prints "up"."""
     child = subprocess.Popen(
-        [sys.executable, "-c", START, *map(str, arguments)],
+        [sys.executable, "-c", start, *map(str, arguments)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -38,6 +39,15 @@ def test_while_it_imports(seconds):
     assert "Traceback" not in errors
     if seconds < 0.05:
         assert code == 130
+
+
+def test_while_the_interpreter_ends():
+    """An exception there is printed with its traceback, and nothing can catch it."""
+    start = f"{SLOW_END}; import ggml_py.__main__ as m; m.main()"
+    code, _said, errors = stopped(0.1, "diff", "/nowhere", "/nowhere", start=start)
+    assert code == 130
+    assert errors.startswith("error: ") and errors.endswith("\nstopped\n")
+    assert "Traceback" not in errors
 
 
 @pytest.mark.thorough("long")
