@@ -3,6 +3,7 @@ by planning the model with it."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -115,9 +116,10 @@ def fitting(
 ) -> tuple[Tried, ...]:
     """The smallest changes of one option with which the model fits, the one that frees the fewest
     bytes first. `reserve` bytes stay free on each device. Each was planned."""
-    lacks = {one.device for one in model.shortfalls(reserve)}
+    short = model.shortfalls(reserve)
+    lacks = {one.device for one in short}
     found = []
-    ways = list(_ways(model))
+    ways = [*_ways(model), *_without(model, short)]
     for i, way in enumerate(ways):
         progress(i / len(ways))
         if one := _first_that_fits(model, way, opened, reserve, lacks):
@@ -190,6 +192,16 @@ def _ways(model: LlamaModel, halves: bool = False) -> Iterator[Sequence[OptionCh
         *(_placements(model) if model.has_gpu else ()),
     ]
     return (way for way in ways if way)
+
+
+def _without(model: LlamaModel, short: Iterable[Shortfall]) -> Iterator[Sequence[OptionChange]]:
+    """Weights that are larger than their device's largest buffer, on the CPU."""
+    names = [one.tensor for one in short if one.kind == "weights" and one.tensor]
+    if names:
+        given = model._params.options.tensor_overrides
+        text = ",".join(f"^{re.escape(name)}$=CPU" for name in names)
+        before = [f"{one}={getattr(place, 'name', place)}" for one, place in given]
+        yield [OptionChange(f"-ot '{text}'", {"overrides": (text, *before)})]
 
 
 def _ubatches(n: int, halves: bool) -> Iterator[OptionChange]:

@@ -95,6 +95,36 @@ def test_nothing_is_recommended_that_does_not_fit(models):
     assert remedy_of(models["small"], *device, *options) is None
 
 
+VULKAN = ("-d", "sim:gpu0,profile=rtx4090,max_size=256M", "-d", "CPU", "-c", 8192)
+
+
+def test_what_is_larger_than_the_largest_buffer_is_not_recommended(models):
+    """One of the commonest reports about Vulkan: "-ngl all" has the memory, and fails for one
+    tensor, output.weight. All other layers fit. Attention scores and the copy of a weight for
+    prompts can be too large, too."""
+    host = ("-ot", "^output\\.weight$=CPU")
+    remedy = remedy_of(models["8b"], *VULKAN, "-ngl", 0, "--no-op-offload")
+    assert words(remedy["flags"]) == ["-ngl", "all", *host] and remedy["gain"] > 2
+    remedy = remedy_of(models["8b"], *VULKAN, "-ngl", 0, "--no-op-offload", "-fa", "off")
+    assert words(remedy["flags"]) == ["-ngl", "all", *host, "-fa", "auto"]
+    remedy = remedy_of(models["8b"], *VULKAN, "-ngl", 0)
+    assert words(remedy["flags"]) == ["-ngl", "all", *host, "--no-op-offload"]
+    small = (*VULKAN[:1], f"{VULKAN[1]},memory=3G", *VULKAN[2:])
+    remedy = remedy_of(models["8b"], *small, "-ngl", 0, "--no-op-offload")
+    assert re.fullmatch(r"-ngl 1\d -ot '\^output\\\.weight\$=CPU'", remedy["flags"])
+
+
+def test_memory_names_the_weight_to_keep_off_a_device(models):
+    """`memory` offers the same change where nothing else would fit."""
+    found = json.loads(ok("memory", models["8b"], *VULKAN, "-ub", 16, "-b", 16, "--json"))
+    assert not found["fits"] and [one["tensor"] for one in found["shortfalls"]] == ["output.weight"]
+    change = found["changes"][0]["change"]
+    assert change == "-ot '^output\\.weight$=CPU'"
+    again = json.loads(ok("memory", models["8b"], *VULKAN, "-ub", 16, "-b", 16, "--json",
+                          "--no-changes", "-ot", change[5:-1]))  # fmt: skip
+    assert again["fits"]
+
+
 def test_a_moe_that_is_too_large_gets_two_options(models):
     """One option is not enough: all layers go to the card, the experts of some do not."""
     remedy = remedy_of(models["moe"], *SMALL, "-ngl", 20, "-c", 8192)
