@@ -11,7 +11,8 @@ that they name is made, and the model planned again through libllama. Findings:
 - "saves nothing": what should lower memory does not;
 - "stays": a node that should move to a card does not;
 - "unadvised": nothing was recommended, and one change of a fixed list (`single_changes`) that
-  leaves as much memory free saves more than a fifth of the predicted time;
+  leaves as much memory free saves more than a fifth of the predicted time (of the bytes in host
+  memory and over the link, where times are not known);
 - "cannot be followed": a change that is no list of llama.cpp's flags.
 
 Where upstream's llama-fit-params was built, its estimate of recommended flags must fit, too.
@@ -19,8 +20,10 @@ Where upstream's llama-fit-params was built, its estimate of recommended flags m
 
 from __future__ import annotations
 
+import io
 import json
 import logging
+import math
 import os
 import random
 import re
@@ -29,11 +32,13 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import click
 import search
 from setups import (
     MIB,
@@ -49,12 +54,14 @@ from setups import (
 from ggml_py import GgmlError
 from ggml_py.boundary.ffi import BUILD
 from ggml_py.builds.script import folder_of
+from ggml_py.cli import cli
 from ggml_py.cost import Machine
 from ggml_py.cost.change import n_unknown
 from ggml_py.cost.cost import cost_of
 from ggml_py.cost.datasheets import DATASHEETS
 from ggml_py.place import Workload, place
 from ggml_py.record.programs.devices import sims_text
+from ggml_py.trace.answers.passing import Passing, passing
 
 ABOUT = (
     "ggml_py/place/*.py", "ggml_py/cost/*.py", "ggml_py/memory/*.py", "ggml_py/cli/*.py",
@@ -90,12 +97,23 @@ class Followed:
     left: dict[str, int]  # bytes by card
     too_large: str
     seconds: float | None  # predicted; None: not known
+    passing: Passing  # bytes of the graph
 
     @property
     def lacks(self) -> str:
         """The memory that is missing; "" if it fits."""
         short = (f"{name} lacks {-n / MIB:.2f} MiB" for name, n in self.left.items() if n < 0)
         return ", ".join(short) or self.too_large
+
+    def part_of(self, other: Followed) -> float:
+        """Its part of the other's time; where times are not known, of the other's bytes in host
+        memory and over the link, unless the host's or the link's or all bytes become more."""
+        if self.seconds is not None and other.seconds is not None:
+            return self.seconds / other.seconds
+        mine, its = self.passing, other.passing
+        if mine.host > its.host or mine.link > its.link or sum(mine) > sum(its):
+            return math.inf
+        return (mine.host + mine.link) / max(its.host + its.link, 1)
 
 
 def follow(setup: Setup, path: Path, options: dict[str, Any]) -> Followed:
@@ -104,9 +122,12 @@ def follow(setup: Setup, path: Path, options: dict[str, Any]) -> Followed:
         n_past = model.n_ctx // 2 if setup.n_tokens == 1 else 0
         machine = machine_of(setup)
         n_tokens = min(setup.n_tokens, model.n_ubatch)
-        cost = cost_of(model.plan(n_tokens, n_past), machine, n_past)
+        plan = model.plan(n_tokens, n_past)
+        cost = cost_of(plan, machine, n_past)
         seconds = None if n_unknown(cost) else cost.seconds
-        return Followed(left(setup, model), too_large(setup, model), seconds)
+        moved = passing(plan)
+        assert moved is not None
+        return Followed(left(setup, model), too_large(setup, model), seconds, moved)
 
 
 def machine_of(setup: Setup) -> Machine:
@@ -119,16 +140,20 @@ def machine_of(setup: Setup) -> Machine:
 
 
 def asked(verb: str, path: Path, setup: Setup, *more: str) -> Any:
-    """A verb's answer as JSON; None if it refuses the set-up."""
+    """A verb's answer as JSON; None if it refuses the set-up. It runs in this process, as its start
+    would take longer than its answer."""
     devices = [word for card in setup.cards for word in ("-d", card.text)]
-    command = [sys.executable, "-m", "ggml_py", verb, str(path), *more, *devices, "-d", "CPU",
-               *setup.words, "--graphs", "libllama", "--json"]  # fmt: skip
+    words = [verb, str(path), *more, *devices, "-d", "CPU", *setup.words, "--graphs", "libllama",
+             "--json"]  # fmt: skip
     if verb != "memory":
-        command += ["-n", str(setup.n_tokens)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
-    if done.returncode and "Traceback" in done.stderr:
-        raise FindingError(f"{verb} ends with a traceback: {done.stderr[-1500:]}")
-    return json.loads(done.stdout) if done.returncode == 0 else None
+        words += ["-n", str(setup.n_tokens)]
+    said = io.StringIO()
+    try:
+        with redirect_stdout(said), redirect_stderr(io.StringIO()):
+            cli.main(words, prog_name="ggml-py", standalone_mode=False)
+    except (click.ClickException, GgmlError, OSError, ValueError):
+        return None
+    return json.loads(said.getvalue())
 
 
 def with_change(verb: str, text: str, setup: Setup, **said: Any) -> Offer:
@@ -141,11 +166,15 @@ def with_change(verb: str, text: str, setup: Setup, **said: Any) -> Offer:
 
 
 def of_plan(path: Path, setup: Setup) -> Iterator[Offer]:
-    """The remedies of `plan`, and the flags in the findings of --advice."""
+    """The remedies of `plan`."""
     why = (asked("plan", path, setup) or {}).get("why") or {}
     for remedy in why.get("remedies") or [why.get("remedy")]:
         if remedy and remedy.get("checked", True):
             yield with_change("plan", remedy["flags"], setup, quicker=True)
+
+
+def of_advice(path: Path, setup: Setup) -> Iterator[Offer]:
+    """The flags in the findings of `plan --advice`."""
     for finding in (asked("plan", path, setup, "--advice") or {}).get("advice", ()):
         said = JUDGED.search(finding["suggestion"])
         if said and "not checked" not in said["claim"]:
@@ -220,6 +249,8 @@ def _case(rng: random.Random, setup: Setup, path: Path) -> str:
         if not advised:
             _plain(setup, path, before)
         offers += advised
+        if rng.random() < 0.4:  # the same judge as for `plan`
+            offers += of_advice(path, setup)
         if rng.random() < 0.2:
             offers += of_why_not(path, setup, rng)
         if rng.random() < 0.1 and before.seconds is not None:
@@ -260,21 +291,19 @@ def _check(setup: Setup, path: Path, before: Followed, offer: Offer) -> None:
 
 def _plain(setup: Setup, path: Path, before: Followed) -> None:
     """Raises `FindingError` for a single change that saves much."""
-    if before.seconds is None:
-        return
-    best, flags = before.seconds, ""
+    best, flags = MUCH, ""
     for changes in single_changes(setup):
         try:
             after = follow(setup, path, setup.changed(changes).options())
         except GgmlError:
             continue
         roomy = all(n >= min(RESERVE, before.left[name]) for name, n in after.left.items())
-        if roomy and not after.lacks and after.seconds is not None and after.seconds < best:
+        if roomy and not after.lacks and after.part_of(before) < best:
             words = (f"without {k}" if v is None else f"{k} {v}" for k, v in changes.items())
-            best, flags = after.seconds, " ".join(words)
-    if best < MUCH * before.seconds:
-        change = f"{before.seconds * 1e3:.3g} ms → {best * 1e3:.3g} ms"
-        raise FindingError(f"unadvised: {flags}: {change}")
+            best, flags = after.part_of(before), " ".join(words)
+    if flags:
+        what = "bytes" if before.seconds is None else "time"
+        raise FindingError(f"unadvised: {flags}: {best:.0%} of the {what}")
 
 
 # --- upstream's own program
@@ -314,7 +343,7 @@ def upstream_lacks(setup: Setup, path: Path, words: tuple[str, ...]) -> str:
     return ""
 
 
-SEARCH = search.Search("advice", ABOUT, case, limit_s=900, per_process=5)
+SEARCH = search.Search("advice", ABOUT, case, limit_s=900, per_process=40)
 
 if __name__ == "__main__":
     sys.exit(search.main(SEARCH))

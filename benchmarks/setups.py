@@ -188,7 +188,7 @@ def weights_of(spec: Spec) -> int:
 def drawn(seed: int) -> Setup:
     """The set-up of a seed."""
     rng = random.Random(seed)
-    spec = rng.choice(REAL) if rng.random() < 0.4 else _small(rng)
+    spec = rng.choice(REAL) if rng.random() < 0.1 else _small(rng)
     cards = _cards(rng, weights_of(spec))
     flags = _flags(rng, spec, cards)
     n_ubatch = int(flags["-ub"])
@@ -199,7 +199,7 @@ def drawn(seed: int) -> Setup:
 def _small(rng: random.Random) -> Spec:
     arch = rng.choice(("llama", "qwen2", "qwen3", "qwen3moe", "gemma3"))
     n_head = rng.choice((4, 8))
-    moe = {"n_expert": 8, "n_expert_used": 2, "n_ff_exp": 128} if arch == "qwen3moe" else {}
+    moe = {"n_expert": 8, "n_expert_used": 2, "n_ff_exp": 256} if arch == "qwen3moe" else {}
     return Spec(
         arch, n_layer=rng.randint(2, 12), n_embd=n_head * 64, n_head=n_head,
         n_head_kv=rng.choice((n_head, n_head // 2)), n_ff=n_head * 128,
