@@ -151,7 +151,7 @@ def asked(verb: str, path: Path, setup: Setup, *more: str) -> Any:
     try:
         with redirect_stdout(said), redirect_stderr(io.StringIO()):
             cli.main(words, prog_name="ggml-py", standalone_mode=False)
-    except (click.ClickException, GgmlError, OSError, ValueError):
+    except (click.ClickException, GgmlError, OSError, ValueError, KeyError):  # as `cli.main`
         return None
     return json.loads(said.getvalue())
 
@@ -329,7 +329,8 @@ def upstream_lacks(setup: Setup, path: Path, words: tuple[str, ...]) -> str:
         return ""
     program, module = found
     texts = [card.text for card in setup.cards]
-    env = {**os.environ, "GGML_BACKEND_PATH": str(module), "GGML_PY_SIMS": sims_text(texts)}
+    env = {**os.environ, "GGML_BACKEND_PATH": str(module), "GGML_PY_SIMS": sims_text(texts),
+           "GGML_NO_BACKTRACE": "1"}  # fmt: skip
     names = ",".join(card.name for card in setup.cards)
     command = [str(program), "-m", str(path), "-fitp", "on", "-dev", names, *words]
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
