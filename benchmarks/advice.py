@@ -42,7 +42,6 @@ import click
 import search
 from setups import (
     MIB,
-    RESERVE,
     Setup,
     change_of,
     drawn,
@@ -206,7 +205,8 @@ def of_why_not(path: Path, setup: Setup, rng: random.Random) -> Iterator[Offer]:
                 flags = said[1]
                 if flags.startswith("-ot ") and "-ot" in dict(setup.flags):  # the first one counts
                     flags = f"{flags},{shlex.quote(dict(setup.flags)['-ot'])}"
-                yield with_change("why-not", flags, setup, node=(name, setup.cards[0].name))
+                node = (name, setup.cards[0].name)
+                yield with_change("why-not", flags, setup, node=node, fits=not change["lacks"])
 
 
 def of_place(path: Path, setup: Setup) -> Iterator[Offer]:
@@ -216,7 +216,7 @@ def of_place(path: Path, setup: Setup) -> Iterator[Offer]:
     work = Workload(0, 64) if setup.n_tokens == 1 else Workload(256, 0)
     found = place(
         path, [machine_of(setup)], [*(card.text for card in setup.cards), "CPU"], [work],
-        given=given, n_ctx=n_ctx, plans=60,
+        given=given, n_ctx=n_ctx, plans=60, reserve=setup.reserve,
     )  # fmt: skip
     if not found.verdict.keep and not found.chosen.lacks and not found.chosen.refused:
         flags = found.chosen.flags
@@ -297,7 +297,7 @@ def _plain(setup: Setup, path: Path, before: Followed) -> None:
             after = follow(setup, path, setup.changed(changes).options())
         except GgmlError:
             continue
-        roomy = all(n >= min(RESERVE, before.left[name]) for name, n in after.left.items())
+        roomy = all(n >= min(setup.reserve, before.left[name]) for name, n in after.left.items())
         if roomy and not after.lacks and after.part_of(before) < best:
             words = (f"without {k}" if v is None else f"{k} {v}" for k, v in changes.items())
             best, flags = after.part_of(before), " ".join(words)

@@ -84,6 +84,11 @@ class Setup:
         return f"{size}: {cards} -d CPU {' '.join(self.words)} -n {self.n_tokens}"
 
     @property
+    def reserve(self) -> int:
+        """Bytes that a recommendation leaves free on each card."""
+        return int(dict(self.flags)["-fitt"]) * MIB if "-fitt" in dict(self.flags) else RESERVE
+
+    @property
     def words(self) -> list[str]:
         return [word for option, value in self.flags for word in (option, value) if word]
 
@@ -191,6 +196,8 @@ def drawn(seed: int) -> Setup:
     spec = rng.choice(REAL) if rng.random() < 0.1 else _small(rng)
     cards = _cards(rng, weights_of(spec))
     flags = _flags(rng, spec, cards)
+    if weights_of(spec) < RESERVE:  # cards of some MiB have no GiB to keep free
+        flags["-fitt"] = "0"
     n_ubatch = int(flags["-ub"])
     n_tokens = 1 if rng.random() < 0.6 else rng.choice([n for n in (8, 64, 512) if n <= n_ubatch])
     return Setup(spec, cards, tuple(flags.items()), n_tokens)

@@ -104,9 +104,9 @@ def _checked(answer: WhyNot, model: str, options: dict[str, Any]) -> WhyNot:
     model, and --fit would choose other options again."""
     if not is_model(model) or options["fit"] == "on":
         return answer
-    made: dict[tuple[str, ...], Plan | str] = {}
+    made: dict[tuple[str, ...], tuple[Plan | str, str]] = {}
 
-    def planned_with(flags: Sequence[Flag]) -> Plan | str:
+    def planned_with(flags: Sequence[Flag]) -> tuple[Plan | str, str]:
         key = tuple(flag.text for flag in flags)
         if key not in made:
             made[key] = _planned_with(model, flags, for_model(options))
@@ -115,9 +115,13 @@ def _checked(answer: WhyNot, model: str, options: dict[str, Any]) -> WhyNot:
     return answer.checked(planned_with)
 
 
-def _planned_with(model: str, flags: Sequence[Flag], given: dict[str, Any]) -> Plan | str:
-    """The plan of the model's graph with more of llama.cpp's options, which go before those given;
-    a text if llama.cpp cannot load it so."""
+def _planned_with(
+    model: str, flags: Sequence[Flag], given: dict[str, Any]
+) -> tuple[Plan | str, str]:
+    """The plan of the model's graph with more of llama.cpp's options, which go before those given,
+    or a text if llama.cpp cannot load it so; and the memory that devices then lack."""
+    from ..place.judge import lacks
+
     options = dict(given)
     for flag in flags:
         options |= flag.options
@@ -127,9 +131,10 @@ def _planned_with(model: str, flags: Sequence[Flag], given: dict[str, Any]) -> P
     log.disabled = True  # its warnings about the options were already shown
     try:
         with opened(model, words, quiet=True, **options) as loaded:
-            return loaded.plan(*shape_of(options))
+            short = " and ".join(one.text for one in lacks(loaded))
+            return loaded.plan(*shape_of(options)), short
     except (AllocError, ModelError) as error:
-        return str(error)
+        return str(error), ""
     finally:
         log.disabled = False
 

@@ -135,6 +135,8 @@ def _singles(judge: Judge, given: Given) -> Iterator[Changes]:
             yield {"offload_kqv": True}
         if not options["op_offload"]:
             yield {"op_offload": True}
+        if options["n_gpu_layers"]:
+            yield {"n_gpu_layers": 0}  # small graphs take longer to copy than to compute
     if options["flash_attn"] == "off":
         yield {"flash_attn": "auto"}
     types = {str(options[name]).lower() for name in ("type_k", "type_v")}

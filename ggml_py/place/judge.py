@@ -242,6 +242,12 @@ def devices_of(model: Model | LlamaModel) -> list[Device]:
     return [backend.device for backend in model.placement.backends]
 
 
+def lacks(model: Model | LlamaModel) -> tuple[Shortfall, ...]:
+    """The memory that devices lack for a model, as far as that is known."""
+    found, uncut = _room_of(model)
+    return shortfalls(model.memory, uncut, found)
+
+
 def _room_of(
     model: Model | LlamaModel,
 ) -> tuple[Sequence[DeviceRoom], Sequence[UncutBuffer]]:

@@ -452,6 +452,20 @@ def test_why_not_plans_a_model_with_the_options_that_it_names(folder, tmp_path, 
 
 
 @pytest.mark.thorough("programs")
+def test_an_option_that_does_not_fit_says_so(folder):
+    """llama.cpp would load the model with it, and end for lack of memory."""
+    small = ("-d", "sim:gpu0,memory=64K", "-d", "CPU", "-ngl", 0, "--graphs", "libllama")
+    said = ok("why-not", folder / "m.gguf", "cache_k_l0", "gpu0", *small)
+    there = "(llama.cpp: -ngl all -kvo): it moves to gpu0; it does not fit: gpu0 lacks "
+    assert there in said
+    answer = json.loads(ok("why-not", folder / "m.gguf", "cache_k_l0", "gpu0", *small, "--json"))
+    changes = [change for reason in answer["reasons"] for change in reason["changes"]]
+    assert any(change["is_there"] and "gpu0 lacks" in change["lacks"] for change in changes)
+    large = ("-d", "sim:gpu0", *small[2:])
+    assert "does not fit" not in ok("why-not", folder / "m.gguf", "cache_k_l0", "gpu0", *large)
+
+
+@pytest.mark.thorough("programs")
 @pytest.mark.parametrize("first", range(0, 24, 8))
 def test_options_that_why_not_names_are_followed_for_real(oracle, monkeypatch, first):
     """benchmarks/followed.py, with an unmodified libllama."""

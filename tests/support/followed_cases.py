@@ -115,7 +115,7 @@ def _followed(world: _World, plan: ggml.Plan, set_up: dict[str, Any], draw: rand
     backend = draw.choice(plan.backends).name
     used: dict[str, tuple[dict[str, Any], ggml.Plan | str]] = {}
 
-    def planned_with(flags: Sequence[Any]) -> ggml.Plan | str:
+    def planned_with(flags: Sequence[Any]) -> tuple[ggml.Plan | str, str]:
         options = dict(set_up)
         first = [one for flag in flags for one in flag.options.get("overrides", ())]
         for flag in flags:
@@ -125,7 +125,7 @@ def _followed(world: _World, plan: ggml.Plan, set_up: dict[str, Any], draw: rand
             options["overrides"] = ",".join(given)
         found = world.planned(options)
         used[" ".join(flag.text for flag in flags)] = options, found
-        return found
+        return found, ""
 
     answer = plan.why_not(node, backend).checked(planned_with)
     for reason in answer.reasons:

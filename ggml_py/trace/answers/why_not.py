@@ -35,7 +35,8 @@ class TriedChange:
 
     `flag` has llama.cpp's options for the change. `before` has the options of the changes that
     removed earlier reasons; None if a change among them has no option. Options may change the
-    graph, too. Until `WhyNot.checked`, the effect is the one on the same graph.
+    graph, too. Until `WhyNot.checked`, the effect is the one on the same graph. `lacks` is the
+    memory that devices then lack, "" where they lack none or nobody looked.
     """
 
     text: str
@@ -45,6 +46,7 @@ class TriedChange:
     flag: Flag | None = None
     before: tuple[Flag, ...] | None = ()
     is_checked: bool = False
+    lacks: str = ""
 
     @property
     def flags(self) -> tuple[Flag, ...]:
@@ -151,15 +153,20 @@ class WhyNot:
                 return change.said(f"it stays because of {reason.id}")
         return str(change)
 
-    def checked(self, planned_with: Callable[[Sequence[Flag]], Planned | str]) -> WhyNot:
+    def checked(
+        self, planned_with: Callable[[Sequence[Flag]], tuple[Planned | str, str]]
+    ) -> WhyNot:
         """The answer, where the effect of llama.cpp's options comes from the plan that
-        `planned_with` makes with them. It returns the error's text if no plan can be made."""
+        `planned_with` makes with them, and what devices then lack. In place of a plan it returns
+        the error's text."""
 
         def check(change: TriedChange) -> TriedChange:
             if not change.flags:
                 return change
-            then, is_there = _effect(self.subject, self.backend, planned_with(change.flags))
-            return replace(change, then=then, is_there=is_there, is_checked=True)
+            after, lacks = planned_with(change.flags)
+            then, is_there = _effect(self.subject, self.backend, after)
+            then += f"; it does not fit: {lacks}" if lacks else ""
+            return replace(change, then=then, is_there=is_there, is_checked=True, lacks=lacks)
 
         reasons = (replace(r, changes=tuple(map(check, r.changes))) for r in self.reasons)
         return replace(self, reasons=tuple(reasons))
@@ -197,6 +204,7 @@ def _change(c: TriedChange) -> dict[str, Any]:
         "then": c.then,
         "flags": [word for flag in c.flags for word in flag.words],
         "is_checked": c.is_checked,
+        "lacks": c.lacks,
     }
 
 

@@ -423,7 +423,7 @@ def test_the_effect_of_an_option_is_that_of_the_plan_made_with_it(
 
     def planned_with(flags):
         asked.append([flag.options for flag in flags])
-        return after(*with_cache)
+        return after(*with_cache), ""
 
     answer = of_cache(with_cache[0])[0].checked(planned_with)
     (change,) = answer.reasons[0].changes
