@@ -64,7 +64,7 @@ from ggml_py.trace.answers.passing import Passing, passing
 
 ABOUT = (
     "ggml_py/place/*.py", "ggml_py/cost/*.py", "ggml_py/memory/*.py", "ggml_py/cli/*.py",
-    "ggml_py/cli/shared/*.py", "ggml_py/trace/advice/*.py", "ggml_py/trace/answers/*.py",
+    "ggml_py/cli/shared/*.py", "ggml_py/advice/*.py", "ggml_py/trace/answers/*.py",
     "benchmarks/setups.py",
 )  # fmt: skip
 JUDGED = re.compile(r"In llama\.cpp: (?P<flags>(?:without )?-.+?): (?P<claim>.+)")

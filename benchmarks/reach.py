@@ -16,7 +16,7 @@ from reach_cases import case
 
 SEARCH = search.Search(
     "reach",
-    ("ggml_py/native/reach.*", "ggml_py/native/sim_*", "ggml_py/trace/advice/reach.py",
+    ("ggml_py/native/reach.*", "ggml_py/native/sim_*", "ggml_py/trace/answers/reach.py",
      "vendor/reach_edits.py", "tests/support/reach_cases.py", "tests/support/random_graphs.py"),
     case, limit_s=20,
 )  # fmt: skip

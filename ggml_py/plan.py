@@ -18,12 +18,12 @@ from .trace.promise import Promise as Promise
 from .trace.promise import as_texts as as_texts
 
 if TYPE_CHECKING:
+    from .advice.finding import Finding
     from .backends.backend import Backend
     from .backends.device import Device
     from .cost.cost import Cost
     from .cost.machine import Machine
     from .memory.plan_memory import PlanMemory
-    from .trace.advice.facts import Finding
     from .trace.answers.decisions import Decisions
     from .trace.answers.diff import Diff
     from .trace.answers.explain import Explanation
@@ -218,13 +218,9 @@ class Plan(Planned):
         little information for. Each id has a page: docs/advice/README.md. Raises ValueError if
         `min_bytes` is not a number of bytes, and with `machine` for a plan without shapes.
         """
-        from .trace.advice.checks import advice
+        from .advice.checks import advice
 
-        if machine is None:
-            return advice(self, min_bytes)
-        from .cost.findings import timed
-
-        return timed(advice(self, min_bytes), self.cost(machine))
+        return advice(self, min_bytes, None if machine is None else self.cost(machine))
 
     def text(self) -> str:
         """The plan in the layout of upstream's GGML_SCHED_DEBUG=2, line for line, with the cause

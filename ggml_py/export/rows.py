@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from ..trace.advice.facts import Facts
 from ..trace.answers.explain import has_steps
 from ..trace.answers.reasons import AppliedRule, first_reason
 from ..trace.answers.shares import bytes_moved
 from ..trace.answers.why_splits import planned
+from ..trace.facts import Facts
 from ..trace.flops import flops
 from ..trace.names import short_label
 from ..trace.planned import Planned, PlanTensor

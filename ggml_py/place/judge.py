@@ -22,9 +22,9 @@ from ..memory.shortfalls import (
     used,
 )
 from ..plan import MemoryRow, Plan
-from ..trace.advice.facts import Facts
 from ..trace.answers.passing import Passing, passing
 from ..trace.answers.remedy import Remedy
+from ..trace.facts import Facts
 from ..trace.names import counted
 from ..trace.planned import format_bytes
 from ..trace.units import format_factor, format_time

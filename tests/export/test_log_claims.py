@@ -13,8 +13,8 @@ from advice_world import World, gpu
 from test_debug_log import DUMP, printed
 
 import ggml_py as ggml
+from ggml_py.advice.finding import Finding
 from ggml_py.export.json import plan as to_json
-from ggml_py.trace.advice.facts import Finding
 from ggml_py.trace.names import AtLeast, most
 
 NAMES = (

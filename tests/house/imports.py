@@ -24,6 +24,7 @@ FLOORS = (
     ("errors", "enums", "builds", "files", "log"),
     ("trace",),
     ("memory", "cost"),
+    ("advice",),
     ("export",),
     ("boundary",),
     ("sim.profiles",),
@@ -42,8 +43,9 @@ FLOORS = (
     ("place",),
     ("cli", "pytest_plugin", "__main__"),
 )
-PLAIN = ("trace", "memory", "cost", "export", "sim.profiles")  # usable without the native library
-ANSWERS = ("trace", "memory", "cost", "export", "plan")  # objects below the scheduler use none
+_DATA = ("trace", "memory", "cost", "advice", "export")
+PLAIN = (*_DATA, "sim.profiles")  # usable without the native library
+ANSWERS = (*_DATA, "plan")  # objects below the scheduler use none
 LOAD, FUNCTION, ANNOTATION = "load", "function", "annotation"
 
 

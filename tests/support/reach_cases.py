@@ -9,7 +9,7 @@ import random
 import random_graphs
 
 import ggml_py as ggml
-from ggml_py.trace.advice import reach
+from ggml_py.trace.answers import reach
 
 
 def case(n: int) -> str:

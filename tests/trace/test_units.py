@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from measured import knows_all
 
+from ggml_py.advice.finding import Finding
 from ggml_py.cli import cost as cli_cost
 from ggml_py.cli import place as cli_place
 from ggml_py.conformance.divergence import NodeError
@@ -24,7 +25,6 @@ from ggml_py.export.predicted_times import predicted_times
 from ggml_py.models import load
 from ggml_py.models.synthetic import LlamaSpec, write_llama
 from ggml_py.releases.outputs import TimeChange
-from ggml_py.trace.advice.facts import Finding
 from ggml_py.trace.answers.run_summary import _time
 from ggml_py.trace.answers.shares import format_count
 from ggml_py.trace.answers.sweep import told_time

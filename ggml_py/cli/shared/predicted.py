@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
+    from ...advice.finding import Finding
     from ...cost import Cost, Machine
     from ...plan import Plan
-    from ...trace.advice.facts import Finding
     from .remedies import Remedies
 
 machine_option = click.option(

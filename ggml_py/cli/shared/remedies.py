@@ -12,11 +12,11 @@ from .setup import ModelSetup, setup_of
 from .source import shape_of
 
 if TYPE_CHECKING:
+    from ...advice.finding import Finding
     from ...llama import LlamaModel
     from ...models import Model
     from ...place.judge import Changes, GraphShape, Judge
     from ...plan import Plan
-    from ...trace.advice.facts import Finding
     from ...trace.answers.remedy import Remedy
     from .predicted import Predictions
 

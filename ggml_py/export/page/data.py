@@ -6,9 +6,8 @@ import itertools
 from collections.abc import Iterator
 from typing import Any
 
+from ...advice.checks import advice
 from ...cost.cost import Cost
-from ...cost.findings import timed
-from ...trace.advice.checks import advice
 from ...trace.answers.explain import Link, disagreements, has_steps, parts
 from ...trace.answers.passes import PASS_NAMES, has_leaf_passes
 from ...trace.answers.reasons import first_reason
@@ -35,7 +34,7 @@ def data(plan: Planned, measured: Times | None = None, cost: Cost | None = None)
     rows = node_rows(plan)
     tensors = _tensors(plan, strings)
     steps = has_steps(plan)
-    found = advice(plan) if cost is None else timed(advice(plan), cost)
+    found = advice(plan, cost=cost)
     numbers: dict[str | None, int] = {b.name: i for i, b in enumerate(plan.backends)}
     made = {
         "headline": headline(plan),

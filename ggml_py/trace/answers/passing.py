@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ..advice.facts import Facts
+from ..facts import Facts
 from ..planned import Planned
 from .shares import shares
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ..advice.facts import Facts, override
+from ..facts import Facts, override
 from ..names import counted
 from ..planned import format_bytes
 from ..reference import CannotPlanError

@@ -7,11 +7,11 @@ import fnmatch
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from ..advice import reach as reach
-from ..advice.facts import Facts
 from ..cause import unknown_cause
+from ..facts import Facts
 from ..names import counted, joined, label, most, place, quoted
 from ..planned import Planned, PlanTensor, Split, format_bytes
+from . import reach as reach
 from .diff import diff
 from .explain import explain
 from .why_not import why_not
@@ -131,7 +131,7 @@ def too_many_bytes(plan: Planned, n: int) -> str:
 
 
 def out_of_reach(plan: Planned) -> str:
-    """Says if a node uses memory that its backend cannot reach (`advice.reach`)."""
+    """Says if a node uses memory that its backend cannot reach (`reach`)."""
     found = reach.unreached(plan)
     if not found:
         return ""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from .. import causes
-from ..advice.facts import Facts
+from ..facts import Facts
 from ..names import with_bounds
 from ..reference import reference_of
 from .explain import has_steps

@@ -3,9 +3,9 @@
 import pytest
 from worlds import attention_with_sinks
 
+from ggml_py.advice.finding import Finding
 from ggml_py.models import load
 from ggml_py.models.synthetic import LlamaSpec, write_llama
-from ggml_py.trace.advice.facts import Finding
 from ggml_py.trace.answers.sweep import Sweep, sweep
 from ggml_py.trace.answers.variant import Nearest, Variant
 from ggml_py.trace.answers.why_splits import why_splits

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import groupby
 
-from .. import causes
-from ..planned import format_bytes
-from ..record import TensorRecord
-from .facts import Facts, Observation, nbytes, override, verb
+from ..trace import causes
+from ..trace.facts import Facts, nbytes, override, verb
+from ..trace.planned import format_bytes
+from ..trace.record import TensorRecord
+from .finding import Observation
 
 # Ops whose weights may be elsewhere for good reason: embeddings are looked up, not multiplied, and
 # experts are many and rarely read.

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from .. import causes
-from ..names import most, quoted
-from ..record import TensorRecord
-from ..rules import parse_version
-from .facts import (
+from ..trace import causes
+from ..trace.facts import (
     ALL_LAYERS,
     CACHE_HERE,
     CACHE_THERE,
     NO_OP_OFFLOAD,
     CopiedTensor,
     Facts,
-    Observation,
     nbytes,
     override,
     verb,
 )
+from ..trace.names import most, quoted
+from ..trace.record import TensorRecord
+from ..trace.rules import parse_version
+from .finding import Observation
 
 # Since this version only a copy callback can limit the copies to the used experts.
 _ALL_EXPERTS = (0, 26)

@@ -9,10 +9,11 @@ import re
 from collections.abc import Iterator
 from math import prod
 
-from ..names import block_of, counted
-from ..planned import format_bytes
-from ..record import TensorRecord
-from .facts import ALL_LAYERS, CACHE_THERE, Facts, Observation, Option, override, verb
+from ..trace.facts import ALL_LAYERS, CACHE_THERE, Facts, Option, override, verb
+from ..trace.names import block_of, counted
+from ..trace.planned import format_bytes
+from ..trace.record import TensorRecord
+from .finding import Observation
 
 _PRODUCTS = ("MUL_MAT", "MUL_MAT_ID")
 _OF_LAYER = re.compile(r"_l(\d+)$")  # of a cache's name: cache_k_l12

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from ..trace.advice.facts import COST, Facts, Finding, Option
+from collections.abc import Iterator
+
+from ..cost.cost import Cost, estimator_of
+from ..trace.facts import Facts, Option
 from ..trace.planned import format_bytes
 from ..trace.units import format_number, format_time
-from .cost import Cost, estimator_of
+from .finding import Observation
 
-ID, TITLE = "GP122", "slower device holds more"
 _QUICKER = 1.25  # from which on another device's memory is called quicker
 _MORE = 1.1  # from which on a device holds more
 
 
-def slower_finding(cost: Cost) -> Finding | None:
-    """A finding if a device holds more weights than another one whose memory is clearly quicker.
-    Its seconds are what the difference takes more on the slower device, without its error."""
+def slower(cost: Cost) -> Iterator[Observation]:
+    """If a device holds more weights than another one whose memory is clearly quicker. The seconds
+    are what the difference takes more on the slower device, without its error."""
     plan, facts = cost.plan, Facts(cost.plan, 0)
     held = dict.fromkeys(facts.devices, 0)
     for w in facts.capture.tensors:
@@ -26,14 +28,14 @@ def slower_finding(cost: Cost) -> Finding | None:
     for b in held:
         known = estimator_of(cost.machine, plan.backends[b].name, plan.backends[b].device)
         if known is None or not known.bandwidth:
-            return None
+            return
         speeds[b] = known.bandwidth
     pairs = [
         (slow, quick) for slow in held for quick in held
         if speeds[quick] > _QUICKER * speeds[slow] and held[slow] > _MORE * held[quick]
     ]  # fmt: skip
     if not pairs:
-        return None
+        return
     slow, quick = max(pairs, key=lambda pair: held[pair[0]] - held[pair[1]])
     more = held[slow] - held[quick]
     read = [n for n in cost.nodes if n.backend == facts.name(slow) and n.seconds]
@@ -44,8 +46,8 @@ def slower_finding(cost: Cost) -> Finding | None:
         f"whose memory is {format_number(speeds[quick] / speeds[slow])} times as fast, "
         f"{format_bytes(held[quick])}: {format_time(lost)} of a graph, if both had the same."
     )
-    return Finding(
-        ID, COST, TITLE, text, "Give the quicker device as many layers as it has room for.",
-        tuple(plan.tensor(n.id) for n in read), more, lost,
-        options=(Option("-ts", {}), Option("-mg", {})),
+    yield Observation(
+        text, "Give the quicker device as many layers as it has room for.",
+        [plan.capture.tensors[n.id] for n in read], more,
+        (Option("-ts", {}), Option("-mg", {})), lost,
     )  # fmt: skip

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import pairwise
 
-from .. import causes
-from ..answers.reasons import key
-from ..names import quoted
-from ..planned import format_bytes
-from ..record import TensorRecord
-from ..refusals import about_memory
-from .facts import NO_OP_OFFLOAD, Facts, Observation, Option, nbytes, override, verb
+from ..trace import causes
+from ..trace.answers.reasons import key
+from ..trace.facts import NO_OP_OFFLOAD, Facts, Option, nbytes, override, verb
+from ..trace.names import quoted
+from ..trace.planned import format_bytes
+from ..trace.record import TensorRecord
+from ..trace.refusals import about_memory
+from .finding import Observation
 
 _HALF_AND_MORE = frozenset({"f32", "f16", "bf16"})
 

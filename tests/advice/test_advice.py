@@ -24,9 +24,8 @@ from advice_world import (
 )
 
 import ggml_py as ggml
-from ggml_py.cost import offload, slower
-from ggml_py.trace.advice import checks as advice
-from ggml_py.trace.advice.facts import Facts, _pattern
+from ggml_py.advice import checks as advice
+from ggml_py.trace.facts import Facts, _pattern
 
 PAGES = Path(__file__).parents[3] / "docs" / "advice"
 
@@ -128,14 +127,13 @@ def test_a_number_of_bytes_that_is_none(wrong):
 
 
 def test_every_id_has_a_page_and_every_page_an_id():
-    ids = {c.id for c in advice.CHECKS} | {advice.SKIPPED, offload.ID, slower.ID}
+    ids = {c.id for c in advice.CHECKS} | {advice.SKIPPED}
     assert {p.stem for p in PAGES.glob("GP*.md")} == ids
     titles = {c.id: c.title for c in advice.CHECKS}
     listed = dict(re.findall(r"^\| \[(GP\d+)\]\(GP\d+\.md\) \| ([^|]+) \|", _readme(), re.M))
     assert set(listed) == ids
     assert {id: title for id, title in listed.items() if id in titles} == titles
-    with_a_machine = {offload.ID: offload.TITLE, slower.ID: slower.TITLE}
-    for id, title in {**titles, **with_a_machine}.items():
+    for id, title in titles.items():
         assert (PAGES / f"{id}.md").read_text().startswith(f"# {id}: {title}\n")
 
 

@@ -14,7 +14,7 @@ from reach_cases import case
 import ggml_py as ggml
 from ggml_py.models import load
 from ggml_py.models.synthetic import LlamaSpec
-from ggml_py.trace.advice import reach
+from ggml_py.trace.answers import reach
 
 
 @pytest.fixture

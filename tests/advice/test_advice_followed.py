@@ -15,7 +15,7 @@ from advice_world import (
     residual,
 )  # fmt: skip
 
-from ggml_py.trace.advice.facts import Facts
+from ggml_py.trace.facts import Facts
 
 
 def fallback(w, followed):

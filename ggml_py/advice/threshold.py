@@ -4,21 +4,21 @@ machine, beside what a plan does."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
+from ..cost.cost import Cost, estimator_of, memory_of
+from ..cost.datasheets import SheetEstimator
+from ..cost.estimate import Estimate, Estimator
+from ..cost.sample import COPY_FROM, COPY_TO
+from ..cost.work import PRODUCT, NodeWork, work_of
 from ..trace import causes
-from ..trace.advice.facts import COST, Facts, Finding, verb
 from ..trace.answers.what_if import batch_size
+from ..trace.facts import Facts, verb
 from ..trace.record import TensorRecord
 from ..trace.units import format_time
-from .cost import Cost, estimator_of, memory_of
-from .datasheets import SheetEstimator
-from .estimate import Estimate, Estimator
-from .sample import COPY_FROM, COPY_TO
-from .work import PRODUCT, NodeWork, work_of
+from .finding import Observation
 
-ID, TITLE = "GP118", "op offload threshold is wrong here"
 _MOST = 1 << 14  # tokens
 _SURE = 1.645  # deviations: nineteen of twenty are below
 _FLOAT = 4  # bytes
@@ -69,11 +69,11 @@ def crossover(cost: Cost) -> Crossover | None:
     )  # fmt: skip
 
 
-def threshold_finding(cost: Cost) -> Finding | None:
-    """A finding if a plan's choice is slower than the other, beyond the error of the prediction."""
+def threshold(cost: Cost) -> Iterator[Observation]:
+    """If a plan's choice is slower than the other, beyond the error of the prediction."""
     found = crossover(cost)
     if found is None or found.lost <= _SURE * found.error:
-        return None
+        return
     facts = Facts(cost.plan, 0)
     nodes, device = found.nodes, found.device
     weights = {w.id: w for t in nodes if (w := facts.followed_weight(t)) is not None}
@@ -94,11 +94,8 @@ def threshold_finding(cost: Cost) -> Finding | None:
     )
     if found.is_offloaded:
         remedy += "; --no-op-offload ends it for all batches"
-    return Finding(
-        ID, COST, TITLE, text, f"{remedy}. Compare prompt times.",
-        tuple(cost.plan.tensor(t.id) for t in nodes), sum(w.nbytes for w in weights.values()),
-        found.lost,
-    )  # fmt: skip
+    size = sum(w.nbytes for w in weights.values())
+    yield Observation(text, f"{remedy}. Compare prompt times.", nodes, size, seconds=found.lost)
 
 
 def _may_be_offloaded(facts: Facts, t: TensorRecord, b: int) -> bool:

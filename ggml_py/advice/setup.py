@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import groupby
 
-from ..names import counted
-from ..record import TensorRecord
-from .facts import Facts, Observation, verb
+from ..trace.facts import Facts, verb
+from ..trace.names import counted
+from ..trace.record import TensorRecord
+from .finding import Observation
 
 _NEARLY = 0.9
 

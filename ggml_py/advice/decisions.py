@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..choice import FUSED, LAYERS, PIPELINE, Choice
-from .facts import Facts, Observation
+from ..trace.choice import FUSED, LAYERS, PIPELINE, Choice
+from ..trace.facts import Facts
+from .finding import Observation
 
 
 def fused_ops_refused(facts: Facts) -> Iterator[Observation]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from .. import causes
-from ..planned import Planned, format_bytes
-from ..record import TensorRecord
-from .facts import Facts, Observation, Option, verb
+from ..trace import causes
+from ..trace.facts import Facts, Option, verb
+from ..trace.planned import Planned, format_bytes
+from ..trace.record import TensorRecord
+from .finding import Observation
 
 
 def defeated_by_blas(facts: Facts) -> Iterator[Observation]:
