@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from ..backends.backend import Backend
+from ..backends.buffer import BufferType
 from ..backends.device import Device
 from ..backends.device import devices as all_devices
 from ..backends.sharing import changing
@@ -19,7 +20,7 @@ from ..sim.assumed import assuming
 from ..sim.device import SimDevice, sim_device
 from ..tensors.tensor import Tensor
 from ..trace.planned import format_bytes
-from ..trace.record import VIEW_OPS, Capture
+from ..trace.record import VIEW_OPS, BuftRecord, Capture
 from .capture import read_plan
 from .observed import Observed, allocated_steps, layout_lines, median_seconds, run_again, run_once
 from .provenance import made_again
@@ -138,7 +139,6 @@ class AsRecorded:
                         lib.ggml_backend_sched_split_graph(scheduler.ptr, graph.ptr)
                     again = read_plan(lib.gp_sched_read, scheduler.ptr, graph.ptr, {})
             scheduler.reset()
-        _check_readers(capture, again.capture)
         named = [
             now._replace(name=was.name, device=was.device)
             for was, now in zip(capture.backends, again.capture.backends, strict=True)
@@ -245,6 +245,7 @@ class AsRecorded:
     ) -> Iterator[_Pinned]:
         """The graph with its pins, while the devices answer as recorded."""
         places = Places(capture, self._devices, ())
+        _check_memory(capture, places)
         with rebuilt(capture, places, data) as memory, _answering(capture, places, memory):
             pins = [
                 (tensor, self._backends[backend])
@@ -321,24 +322,29 @@ def _stand_ins(
     return found
 
 
-def _check_readers(was: Capture, now: Capture) -> None:
-    """Raises `ArgumentError` if the scheduler was told something else about the memory."""
+def _check_memory(capture: Capture, places: Places) -> None:
+    """Raises `ArgumentError` if the memory that stands in for the recorded one is host memory where
+    that was not, or can be read by other backends: then a scheduler decides otherwise."""
+    found: dict[str, tuple[bool, int]] = {}
 
-    def seen(capture: Capture, buft: int) -> tuple[bool, int] | None:
-        return None if buft < 0 else capture.bufts[buft][1:]
+    def check(what: str, recorded: BuftRecord, buft: BufferType) -> None:
+        if buft.name not in found:
+            readers = (device.supports_buft(buft) << b for b, device in enumerate(places.devices))
+            found[buft.name] = buft.is_host, sum(readers)
+        if found[buft.name] != (recorded.is_host, recorded.readers):
+            raise ArgumentError(
+                f"{what} in {recorded.name} memory, for which none of this machine stands in: plan "
+                "the graph again on devices that you name"
+            )
 
-    for a, b in zip(was.tensors, now.tensors, strict=True):
-        if seen(was, was.buft_of(a)) != seen(now, now.buft_of(b)):
-            raise ArgumentError(
-                f"'{a.name}' was in {was.bufts[was.buft_of(a)].name} memory, for which none of "
-                "this machine stands in: plan the graph again on devices that you name"
-            )
-    for one, other in zip(was.backends, now.backends, strict=True):
-        if seen(was, one.buft) != seen(now, other.buft):
-            raise ArgumentError(
-                f"{one.name} computed in {was.bufts[one.buft].name} memory, for which none of this "
-                "machine stands in: plan the graph again on devices that you name"
-            )
+    for t in capture.tensors:
+        if t.buffer >= 0:
+            buffer = capture.buffers[t.buffer]
+            check(f"'{t.name}' was", capture.bufts[buffer.buft], places.of(t, buffer))
+    for b, backend in enumerate(capture.backends):
+        if backend.buft >= 0:
+            buft = places.scheduler_buft(b, places.devices[b])
+            check(f"{backend.name} computed", capture.bufts[backend.buft], buft)
 
 
 def _answering(capture: Capture, places: Places, memory: RebuiltGraph) -> Any:
