@@ -16,9 +16,10 @@ from ..trace.facts import (
     override,
     verb,
 )
-from ..trace.names import most, quoted
+from ..trace.names import quoted
 from ..trace.record import TensorRecord
 from ..trace.rules import parse_version
+from ..trace.units import most
 from .finding import Observation
 
 # Since this version only a copy callback can limit the copies to the used experts.

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ..trace.facts import Option
-from ..trace.names import AtLeast, with_bounds
 from ..trace.planned import PlanTensor, format_bytes
 from ..trace.record import TensorRecord
-from ..trace.units import format_ms
+from ..trace.units import AtLeast, format_ms, with_bounds
 
 COST, RISK, NOTE = "cost", "risk", "note"
 

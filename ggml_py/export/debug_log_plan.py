@@ -12,7 +12,7 @@ from collections import Counter, defaultdict
 
 from ..trace import causes
 from ..trace.answers.excerpt import limits
-from ..trace.names import AtLeast, counted
+from ..trace.names import counted
 from ..trace.planned import Planned, make_plan
 from ..trace.record import (
     DUMPED_BACKEND,
@@ -35,6 +35,7 @@ from ..trace.record import (
 from ..trace.reference import copy_record
 from ..trace.rules import find_release
 from ..trace.split import possible_optimizers
+from ..trace.units import AtLeast
 from .debug_log import NodeLine, Printed, PrintedInput, SplitLine, dumps
 
 SOURCE = "debug log"
@@ -133,17 +134,32 @@ class _Reading:
             return "cut"
         if not self.lines:
             return "open" if last.may_be_cut else ""
+        on = self._on(last)
+        if any(self.copies[i, on] is None for i in self.inputs[-1]):
+            return "cut"  # a split has no inputs but those that its printed nodes read
+        return "open" if last.may_be_cut or self._has_unread_nodes() else ""
+
+    def _has_unread_nodes(self) -> bool:
+        """Whether nodes have more readers than printed nodes and views, which are not printed and
+        read one tensor each, can be. They come behind what they read."""
         read: Counter[int] = Counter()
         for t in self.tensors:
             read.update(t.src)
-        # Views are nodes that are not printed. Each reads one tensor.
         views = [t for t in self.tensors if t.kind == OTHER and t.op in _VIEWS.values()]
         read.update(t.view_src for t in views)
-        n_views = self.n_nodes - len(self.lines) - len({t.name for t in views})
-        printed = [self.tensors[line.index - self.first_node] for line in self.lines]
-        unread = sum(max(0, t.use_count - read[t.id]) for t in printed) - max(0, n_views)
-        # A graph may end in a view, which reads a node, too.
-        return "open" if last.may_be_cut or printed[-1].use_count or unread > 1 else ""
+        printed = {line.index - self.first_node for line in self.lines}
+        unread = n_views = 0  # readers that are missing; views that may be others
+        for t in reversed(self.tensors[: self.n_nodes]):
+            if t.id not in printed:
+                n_views += 1
+                continue
+            missing = max(0, t.use_count - read[t.id])
+            if missing > n_views:
+                return True
+            n_views -= missing
+            unread += missing
+        # Views known by name read what is known; one more may be the graph's last node.
+        return unread - (self.n_nodes - len(printed) - len({t.name for t in views})) > 1
 
     def _upstream(self) -> str:
         """The oldest release that prints like this."""

@@ -6,7 +6,6 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from ..trace.names import with_bounds
 from ..trace.planned import Planned
 from ..trace.record import LEAF
 from ..trace.run import (
@@ -25,6 +24,7 @@ from ..trace.run import (
     Recorded,
     RunEvent,
 )
+from ..trace.units import with_bounds
 
 SCHEDULER, COMPUTING, COPYING = "scheduler", "nodes", "copies"
 GIVE = "give"

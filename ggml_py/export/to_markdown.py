@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from ..advice.checks import advice
 from ..trace.answers.excerpt import limits
 from ..trace.answers.shares import headline
-from ..trace.names import AtLeast, counted
+from ..trace.names import counted
 from ..trace.planned import Planned, format_bytes
+from ..trace.units import AtLeast
 from . import to_text
 from .rows import copy_rows, node_rows, off_reasons, off_rows, split_rows
 

@@ -16,7 +16,6 @@ from typing import Any, TypeVar
 from .above import ABOVE
 from .choice import Choice
 from .layout import GraphLayout
-from .names import format_bytes as format_bytes
 from .plan_tensor import PlanTensor as PlanTensor
 from .promise import NOTHING, MemoryRow, Promise
 from .provenance import UNKNOWN, Provenance
@@ -31,11 +30,13 @@ from .record import (
     Settings,
     SplitRecord,
     TensorRecord,
+    collection_paused,
     dumped_name,
 )  # fmt: skip
 from .split import Split as Split
 from .split import SplitInput as SplitInput
 from .split import order_of_plan
+from .units import format_bytes as format_bytes
 
 T = TypeVar("T")
 P = TypeVar("P", bound="Planned")
@@ -73,7 +74,8 @@ class Planned:
         """`make(self)`, cached."""
         made = self.__dict__.setdefault("_derived", {})
         if make not in made:
-            made[make] = make(self)
+            with collection_paused():
+                made[make] = make(self)
         found: T = made[make]
         return found
 
@@ -160,7 +162,8 @@ class Planned:
     @cached_property
     def splits(self) -> tuple[Split, ...]:
         """The splits, in the order they are computed."""
-        return tuple(Split(self, i, record) for i, record in enumerate(self.split_records))
+        with collection_paused():
+            return tuple(Split(self, i, record) for i, record in enumerate(self.split_records))
 
     @cached_property
     def copied(self) -> tuple[SplitInput, ...]:

@@ -12,6 +12,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple, get_args, get_type_hints
 
+from .units import format_bytes
+
 
 class DeviceMade(NamedTuple):
     """A device that a plan was made for. null: not known."""
@@ -212,7 +214,7 @@ def _text(name: str, value: Any) -> str:
         return shlex.join(value)
     if name in _HASHES:
         return str(value)[:_SHOWN]
-    return _in_bytes(value) if name == "model_bytes" else str(value)
+    return format_bytes(value) if name == "model_bytes" else str(value)
 
 
 def _other_flags(words: tuple[str, ...], others: tuple[str, ...]) -> str:
@@ -222,15 +224,6 @@ def _other_flags(words: tuple[str, ...], others: tuple[str, ...]) -> str:
     if sorted(groups) == sorted(known):
         return shlex.join(words)
     return shlex.join(w for group in groups if group not in known for w in group) or "none"
-
-
-def _in_bytes(n: float) -> str:
-    """Bytes with a unit: "24.0 GiB"."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if n < 1024 or unit == "GiB":
-            return f"{n:.0f} {unit}" if unit == "B" else f"{n:.1f} {unit}"
-        n /= 1024
-    raise AssertionError
 
 
 def _grouped(words: tuple[str, ...]) -> list[tuple[str, ...]]:
@@ -248,10 +241,10 @@ def _device_text(device: DeviceMade) -> str:
     about = [device.card or device.description or ""]
     about += [f"{key}={value}" for key, value in device.changed or ()]
     if device.memory_total:
-        free = "" if device.memory_free is None else f"{_in_bytes(device.memory_free)} free of "
-        about.append(f"{free}{_in_bytes(device.memory_total)}")
+        free = "" if device.memory_free is None else f"{format_bytes(device.memory_free)} free of "
+        about.append(f"{free}{format_bytes(device.memory_total)}")
     if device.max_size:
-        about.append(f"buffers up to {_in_bytes(device.max_size)}")
+        about.append(f"buffers up to {format_bytes(device.max_size)}")
     told = ", ".join(word for word in about if word)
     return f"{device.name} ({told})" if told else device.name
 
@@ -272,7 +265,7 @@ def _device_differences(a: DeviceMade, b: DeviceMade) -> dict[str, tuple[str, st
                 for side in (ours, others)
             )
         elif name in _BYTES:
-            mine, theirs = (_in_bytes(n) if n else "no limit" for n in (mine, theirs))
+            mine, theirs = (format_bytes(n) if n else "no limit" for n in (mine, theirs))
         found[f"{said} of {b.name}"] = mine, theirs
     return found
 

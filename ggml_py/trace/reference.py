@@ -35,11 +35,17 @@ def plan(capture: Capture, steps: list[RawStep] | None = None) -> Planned:
 
 def reference_of(plan_: Planned) -> Planned:
     """The reference's plan of the same graph, cached."""
-    return plan_ if plan_.planner == "reference" else plan_.derived(_of_capture)
+    return plan_ if plan_.planner == "reference" else plan_.derived(_of_capture)[0]
 
 
-def _of_capture(planned: Planned) -> Planned:
-    return plan(planned.capture).made(planned.provenance)
+def steps_of_reference(plan_: Planned) -> list[RawStep]:
+    """The questions and decisions of the reference's plan of the same graph, cached."""
+    return plan_.derived(_of_capture)[1]
+
+
+def _of_capture(planned: Planned) -> tuple[Planned, list[RawStep]]:
+    steps: list[RawStep] = []
+    return plan(planned.capture, steps).made(planned.provenance), steps
 
 
 class Planning:

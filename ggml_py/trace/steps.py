@@ -69,17 +69,27 @@ def steps_of(plan: Planned) -> tuple[Step, ...]:
 
 
 def _steps(plan: Planned) -> tuple[Step, ...]:
-    from . import reference
+    return tuple(step_of(plan, i) for i in range(len(raw_steps_of(plan))))
 
-    raw: list[RawStep] = []
-    reference.plan(plan.capture, raw)
-    names = [b.name for b in plan.backends]
-    tensors = [plan.tensor(t.id) for t in plan.capture.tensors]
-    steps = []
-    for i, (stage, tensor, query, backend, answer, witness) in enumerate(raw):
-        pass_, title = _STAGES[stage].pass_, _STAGES[stage].title
-        sweep = title[2:] if pass_ == 2 else ""
-        name = names[backend] if backend >= 0 else ""
-        about = tensors[witness] if witness >= 0 else None
-        steps.append(Step(i, pass_, sweep, tensors[tensor], name, query, answer, about))
-    return tuple(steps)
+
+def raw_steps_of(plan: Planned) -> list[RawStep]:
+    """The same as ids and numbers: a plan has many times more steps than answers need."""
+    from .reference import steps_of_reference
+
+    return steps_of_reference(plan)
+
+
+def step_of(plan: Planned, index: int) -> Step:
+    """The step of that number."""
+    stage, tensor, query, backend, answer, witness = raw_steps_of(plan)[index]
+    pass_, title = _STAGES[stage].pass_, _STAGES[stage].title
+    return Step(
+        index,
+        pass_,
+        title[2:] if pass_ == 2 else "",
+        plan.tensor(tensor),
+        plan.backends[backend].name if backend >= 0 else "",
+        query,
+        answer,
+        plan.tensor(witness) if witness >= 0 else None,
+    )

@@ -1,12 +1,13 @@
-"""Times, rates and plain numbers as people read them: three digits that count, a unit, no exponent.
+"""Times, rates, bytes and plain numbers as people read them: with a unit, without an exponent.
 
-The ends of intervals are rounded outwards, so a printed interval contains the number that it is
-about. Bytes are `planned.format_bytes`.
+Numbers have three digits that count, bytes one decimal. The ends of intervals are rounded outwards,
+so a printed interval contains the number that it is about.
 """
 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 _DIGITS = 3
 _UNITS = (
@@ -132,3 +133,68 @@ def _rounded(n: float, up: int) -> float:
     else:
         whole = round(steps)
     return whole * step
+
+
+# --- sizes
+
+
+_CUT = 10_000 << 20  # sizes of five digits in MiB may have been cut in the log
+
+
+class AtLeast(int):
+    """A number of bytes known only within bounds: as an `int` it is the least, and `most` is the
+    most. Sums keep the bounds."""
+
+    most: float
+
+    def __new__(cls, least: int, most: float | None = None) -> AtLeast:
+        self = super().__new__(cls, least)
+        self.most = most_of_print(least) if most is None else most
+        return self
+
+    def __getnewargs__(self) -> tuple[int, float]:  # type: ignore[override]
+        return int(self), self.most
+
+    def __add__(self, other: int) -> AtLeast:
+        return AtLeast(int(self) + int(other), self.most + most(other))
+
+    __radd__ = __add__
+
+
+def most_of_print(least: int) -> float:
+    """The largest size that a log prints as this number of whole KiB or MiB."""
+    if least >= _CUT:
+        return math.inf
+    return least + (1 << 20 if least >= 1 << 20 else 1 << 10) - 1
+
+
+def with_bounds(data: Any) -> Any:
+    """Data for JSON where each such size is followed by its upper bound: {"bytes": 0} becomes
+    {"bytes": 0, "bytes_at_most": 1023}, with null for an unknown bound."""
+    if isinstance(data, dict):
+        told: dict[str, Any] = {}
+        for key, value in data.items():
+            told[key] = with_bounds(value)
+            if isinstance(value, AtLeast):
+                told[f"{key}_at_most"] = None if math.isinf(value.most) else int(value.most)
+        return told
+    if isinstance(data, list | tuple) and not hasattr(data, "_fields"):
+        return type(data)(map(with_bounds, data))
+    return data
+
+
+def most(n: int) -> float:
+    """The upper bound of a size."""
+    return n.most if isinstance(n, AtLeast) else n
+
+
+def format_bytes(n: float) -> str:
+    """Bytes with a unit: "1.5 MiB"; from a log "at least 1.5 MiB" or "less than 1.0 KiB"."""
+    if isinstance(n, AtLeast):
+        bound = format_bytes(int(n) or n.most + 1)
+        return f"at least {bound}" if n else f"less than {bound}"
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if n < 1024 or unit == "GiB":
+            return f"{n:.0f} {unit}" if unit == "B" else f"{n:.1f} {unit}"
+        n /= 1024
+    raise AssertionError

@@ -15,7 +15,7 @@ from test_debug_log import DUMP, printed
 import ggml_py as ggml
 from ggml_py.advice.finding import Finding
 from ggml_py.export.json import plan as to_json
-from ggml_py.trace.names import AtLeast, most
+from ggml_py.trace.units import AtLeast, most
 
 NAMES = (
     "blk.10.attn_output_and_more.{}.weight", "blk.1.{}.weight", "{}", "a name of more than 20 {}",

@@ -15,7 +15,7 @@ from ...trace import causes
 from ...trace.answers.passes import PASS_NAMES
 from ...trace.planned import Planned
 from ...trace.provenance import FACTS
-from ...trace.record import COPY, LEAF, NODE, OTHER
+from ...trace.record import COPY, LEAF, NODE, OTHER, TensorRecord
 from ...trace.rules import parse_version
 from . import layout
 
@@ -182,6 +182,20 @@ def _in(what: str, value: int, low: int, end: int) -> None:
         _fail(what, value, f"{low} to {end - 1}" if end > low else "none, because there are none")
 
 
+def _each_in(
+    field: str, rows: Sequence[TensorRecord], low: int, end: int, of: Sequence[Any] = ()
+) -> None:
+    """Fails for the first row whose `field`, a number or numbers, is not in the range. `of` are
+    rows that have the field instead of the tensors."""
+    column = [getattr(row, field) for row in of or rows]
+    within = list(chain.from_iterable(column)) if column and type(column[0]) is tuple else column
+    if not within or (low <= min(within) and max(within) < end):
+        return
+    for row, value in zip(rows, column, strict=True):
+        for one in _flat(value):
+            _in(f"{field} of '{row.name}'", one, low, end)
+
+
 def _settings(plan: Planned) -> None:
     capture, settings = plan.capture, plan.settings
     if plan.planner not in PLANNERS:
@@ -226,16 +240,15 @@ def _tensors(plan: Planned) -> None:
         _fail("leafs", list(capture.leaf_ids), "each leaf's id once")
     n_dims = 4 if _is_scheduler(plan) else 0
     for t in every:
-        for field in ("ne", "nb"):
-            if len(getattr(t, field)) != n_dims:
-                _fail(f"{field} of '{t.name}'", getattr(t, field), f"{n_dims} numbers")
+        if len(t.ne) != n_dims or len(t.nb) != n_dims:
+            field = "ne" if len(t.ne) != n_dims else "nb"
+            _fail(f"{field} of '{t.name}'", getattr(t, field), f"{n_dims} numbers")
         if len(t.src) > _MAX_SRC:
             _fail(f"src of '{t.name}'", t.src, f"at most {_MAX_SRC} ids")
-        for i in t.src:
-            _in(f"src of '{t.name}'", i, -1, n)
-        _in(f"view_src of '{t.name}'", t.view_src, -1, n)
-        _in(f"buffer of '{t.name}'", t.buffer, -1, len(capture.buffers))
-        _in(f"pin of '{t.name}'", t.pin, -1, n_backends)
+    _each_in("src", every, -1, n)
+    _each_in("view_src", every, -1, n)
+    _each_in("buffer", every, -1, len(capture.buffers))
+    _each_in("pin", every, -1, n_backends)
     for pin in capture.pins:
         _in("a tensor in pins", pin.tensor, 0, n)
     for id, backend in capture.dropped_pins:
@@ -249,9 +262,8 @@ _MAX_SRC = 16  # GGML_MAX_SRC is 10
 def _answers(plan: Planned) -> None:
     """Checks that sets of backends contain only backends of the plan."""
     end = 1 << len(plan.backends)
-    for t in plan.tensors:
-        _in(f"supports of '{t.name}'", t.supports, 0, end)
-        _in(f"offload of '{t.name}'", t.offload, 0, end)
+    _each_in("supports", plan.tensors, 0, end)
+    _each_in("offload", plan.tensors, 0, end)
     for buft in plan.capture.bufts:
         _in(f"readers of '{buft.name}'", buft.readers, 0, end)
     for i, refusal in enumerate(plan.capture.refusals or ()):
@@ -267,19 +279,18 @@ def _placements(plan: Planned) -> None:
     whole = _is_scheduler(plan)
     n_passes = len(PASS_NAMES)
     told = any(placed.passes for placed in plan.outcome.placements[plan.capture.n_nodes :])
-    for t, placed in zip(plan.tensors, plan.outcome.placements, strict=True):
+    placements = plan.outcome.placements
+    _each_in("passes", plan.tensors, -1, n_backends, placements)
+    _each_in("planned_src", plan.tensors, -1, len(plan.tensors), placements)
+    for t, placed in zip(plan.tensors, placements, strict=True):
         who = f"'{t.name}'"
         needed = whole if t.kind == NODE else t.kind == COPY
         _in(f"backend of {who}", placed.backend, 0 if needed else -1, n_backends)
-        for i in placed.passes:
-            _in(f"passes of {who}", i, -1, n_backends)
         if t.kind == LEAF and not told:  # a file of schema 2
             _count_passes(who, placed.passes, 0)
         else:
             placed_by_passes = whole and t.kind in (NODE, LEAF)
             _count_passes(who, placed.passes, n_passes if placed_by_passes else 0)
-        for i in placed.planned_src:
-            _in(f"planned_src of {who}", i, -1, len(plan.tensors))
         weight = causes.WEIGHT
         if causes.is_of(weight, placed.cause) and causes.source_of(weight, placed.cause) < 0:
             _fail(f"cause of {who}", placed.cause, f"{weight.code} and the number of a source")

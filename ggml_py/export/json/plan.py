@@ -21,7 +21,6 @@ from ...trace.answers.excerpt import mark
 from ...trace.answers.shares import DeviceShare, headline, shares
 from ...trace.choice import Choice
 from ...trace.expert_cache import ExpertCache, expert_cache
-from ...trace.names import AtLeast, with_bounds
 from ...trace.planned import Planned, make_plan
 from ...trace.promise import MemoryRow, Promise
 from ...trace.record import (
@@ -45,6 +44,7 @@ from ...trace.record import (
     collection_paused,
 )  # fmt: skip
 from ...trace.split import possible_optimizers
+from ...trace.units import AtLeast, with_bounds
 from ..debug_log_plan import SOURCE as LOG
 from ..snapshot_plan import unknown
 from . import layout as layouts

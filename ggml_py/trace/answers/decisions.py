@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ..causes import STAGES
 from ..reference import reference_of
 from ..refusals import Refused, refused
-from ..steps import Step, steps_of
+from ..steps import Step, raw_steps_of, step_of
 
 if TYPE_CHECKING:
     from ..planned import Planned, PlanTensor
@@ -44,27 +44,32 @@ class Decisions:
     def __init__(self, plan: Planned) -> None:
         self.plan = plan
         self.placements = reference_of(plan).outcome.placements
-        self._about: dict[int, list[Step]] = {}
-        # The first step that made each copy, by (id of its source, its backend).
-        self.copies: dict[tuple[int, str], Step] = {}
-        for step in steps_of(plan):
-            self._about.setdefault(step.tensor.id, []).append(step)
-            if step.query == "copy" and step.witness is not None:
-                self.copies.setdefault((step.witness.id, step.backend), step)
+        self._raw = raw_steps_of(plan)
+        self._about: dict[int, list[int]] = {}  # numbers of steps
+        self._copies: dict[tuple[int, int], int] = {}
+        for i, step in enumerate(self._raw):
+            self._about.setdefault(step.tensor, []).append(i)
+            if step.query == "copy" and step.witness >= 0:
+                self._copies.setdefault((step.witness, step.backend), i)
 
     def about(self, t: PlanTensor) -> list[Step]:
         """All steps about `t`."""
-        return self._about.get(t.id, [])
+        return [step_of(self.plan, i) for i in self._about.get(t.id, ())]
+
+    def copy(self, source: int, backend: int) -> Step | None:
+        """The first step that copied the tensor of that id to a backend."""
+        i = self._copies.get((source, backend))
+        return None if i is None else step_of(self.plan, i)
 
     def placement(self, t: PlanTensor, before: int | None = None) -> Step | None:
         """The last step that placed `t`, or the last one before step `before`."""
-        found = None
-        for step in self.about(t):
-            if before is not None and step.index >= before:
+        found: int | None = None
+        for i in self._about.get(t.id, ()):
+            if before is not None and i >= before:
                 break
-            if step.query in ("assign", "pin"):
-                found = step
-        return found
+            if self._raw[i].query in ("assign", "pin"):
+                found = i
+        return None if found is None else step_of(self.plan, found)
 
     def meetings(self, t: PlanTensor) -> Iterator[Meeting]:
         """What the sweeps brought to node `t`, until one placed it."""

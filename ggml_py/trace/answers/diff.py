@@ -9,9 +9,10 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from ..above import ABOVE
-from ..names import counted, with_bounds
+from ..names import counted
 from ..planned import Planned, PlanTensor, format_bytes
 from ..record import DUMPED_BACKEND, NODE, dumped_name
+from ..units import with_bounds
 from .excerpt import mark
 from .match import match_tensors, without_number
 from .scope import Scope, by_number, scope

@@ -311,7 +311,7 @@ def readable_sources(plan: Planned, t: PlanTensor) -> dict[str, int]:
 def _copy(plan: Planned, t: PlanTensor) -> Iterator[Link]:
     """A copy exists because its reader is on one backend and its source on another."""
     source, code = plan.tensor(t.placement.copy_of), t.placement.cause
-    made = decisions_of(plan).copies.get((source.id, t.backend or ""))
+    made = decisions_of(plan).copy(source.id, t.placement.backend)
     pass_ = pass_of(code, t.placement.stage)
     if made is None:  # a graph input's, one for each graph in flight
         text = sentence(t, t.backend, code, t.placement.stage, source)

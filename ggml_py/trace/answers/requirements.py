@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 from ..cause import unknown_cause
 from ..facts import Facts
-from ..names import counted, joined, label, most, place, quoted
+from ..names import counted, joined, label, place, quoted
 from ..planned import Planned, PlanTensor, Split, format_bytes
+from ..units import most
 from . import reach as reach
 from .diff import diff
 from .explain import explain

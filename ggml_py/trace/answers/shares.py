@@ -28,7 +28,11 @@ class DeviceShare(NamedTuple):
 
 
 def shares(plan: Planned) -> list[DeviceShare] | None:
-    """The part of each backend, highest priority first; None if shapes are not known."""
+    """The part of each backend, highest priority first; None if shapes are not known. Cached."""
+    return plan.derived(_shares)
+
+
+def _shares(plan: Planned) -> list[DeviceShare] | None:
     capture = plan.capture
     if capture.source != "scheduler":
         return None

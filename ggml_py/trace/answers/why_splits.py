@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from .. import causes
 from ..facts import Facts
-from ..names import with_bounds
 from ..reference import reference_of
+from ..units import with_bounds
 from .explain import has_steps
 from .reasons import AppliedRule, first_reason
 from .shares import bytes_moved
@@ -95,7 +95,11 @@ class WhySplits:
 
 
 def why_splits(plan: Planned) -> WhySplits:
-    """Why the plan has its splits."""
+    """Why the plan has its splits, cached."""
+    return plan.derived(_why_splits)
+
+
+def _why_splits(plan: Planned) -> WhySplits:
     asked = _Asked(plan)
     for split in plan.splits:
         if split.backend != asked.main:
