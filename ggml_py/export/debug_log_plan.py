@@ -12,7 +12,7 @@ from collections import Counter, defaultdict
 
 from ..trace import causes
 from ..trace.answers.excerpt import limits
-from ..trace.names import counted
+from ..trace.names import counted, is_cache
 from ..trace.planned import Planned, make_plan
 from ..trace.record import (
     DUMPED_BACKEND,
@@ -46,6 +46,9 @@ _VIEWS = {
     " (view)": "VIEW", " (reshaped)": "RESHAPE", " (permuted)": "PERMUTE",
     " (transposed)": "TRANSPOSE",
 }  # fmt: skip
+
+# llama.cpp's graphs write to a cache before they read it.
+_WRITES = ("SET_ROWS", "CPY")
 
 _COPY_NUMBER = re.compile(r"#\d?$")  # at the end of a copy's name, which may be cut off
 
@@ -135,9 +138,12 @@ class _Reading:
         if not self.lines:
             return "open" if last.may_be_cut else ""
         on = self._on(last)
-        if any(self.copies[i, on] is None for i in self.inputs[-1]):
-            return "cut"  # a split has no inputs but those that its printed nodes read
-        return "open" if last.may_be_cut or self._has_unread_nodes() else ""
+        # Printed nodes of a split read all of its inputs.
+        lacks_reader = any(self.copies[i, on] is None for i in self.inputs[-1])
+        line = last.nodes[-1]
+        is_write = line.op in _WRITES and is_cache(line.tensor.name.partition(" (")[0])
+        is_open = last.may_be_cut or lacks_reader or is_write or self._has_unread_nodes()
+        return "open" if is_open else ""
 
     def _has_unread_nodes(self) -> bool:
         """Whether nodes have more readers than printed nodes and views, which are not printed and

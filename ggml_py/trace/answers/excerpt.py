@@ -52,8 +52,9 @@ def limits(capture: Capture) -> tuple[str, ...]:
         sentences.append("the end of the print is missing: nodes, and perhaps splits, follow")
     elif printed.end:
         sentences.append(
-            "the end of the print may be missing: printed nodes are read by others that are not "
-            "printed, or its last line is not complete"
+            "the end of the print may be missing: printed nodes, or inputs of its last split, are "
+            "read by nodes that are not printed, its last node writes to a cache, or its last line "
+            "is not complete"
         )
     return tuple(sentences)
 
