@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import pairwise
 from math import prod
 
 from ..trace.facts import ALL_LAYERS, CACHE_THERE, Facts, Option, override, verb
@@ -86,21 +87,32 @@ def cache_in_host_memory(facts: Facts) -> Iterator[Observation]:
 
 def empty_devices(facts: Facts) -> Iterator[Observation]:
     """Devices that hold and compute nothing, while others or the host hold weights."""
-    busy = {split.backend for split in facts.plan.split_records}
-    sizes = {b: _weights_of(facts, b) for b in facts.devices}
     others = sum(w.nbytes for w in facts.capture.tensors if facts.capture.is_weight(w))
-    for b, size in sizes.items():
-        if b in busy or size or others < max(facts.min_bytes, 1):
-            continue
+    if others < max(facts.min_bytes, 1):
+        return
+    busy = {split.backend for split in facts.plan.split_records}
+    empty = [b for b in facts.devices if b not in busy and not _weights_of(facts, b)]
+    left_out = _left_out(facts)
+    for name in (*(facts.name(b) for b in empty), *left_out):
         options = [ALL_LAYERS]
-        if len(facts.devices) > 1:
+        if len(facts.devices) + len(left_out) > 1:
             options.insert(0, Option("-sm layer", {"split_mode": "layer"}))
+        why = " It was given to llama.cpp, but is not used." if name in left_out else ""
+        if why and ("-sm", "none") in pairwise(facts.plan.provenance.flags or ()):
+            why = " -sm none uses one device and leaves it out."
         yield Observation(
-            f"{facts.name(b)} holds no weights and computes nothing, while {format_bytes(others)} "
-            "of weights are elsewhere.",
-            f"Give {facts.name(b)} layers, or leave it out.",
+            f"{name} holds no weights and computes nothing, while {format_bytes(others)} of "
+            f"weights are elsewhere.{why}",
+            f"Give {name} layers, or leave it out.",
             options=options,
         )
+
+
+def _left_out(facts: Facts) -> list[str]:
+    """The devices that a plan's maker was given and its scheduler was not."""
+    used = {name for backend in facts.plan.backends for name in (backend.device, backend.name)}
+    given = facts.plan.provenance.devices or ()
+    return [d.name for d in given if d.type in ("GPU", "IGPU") and d.name not in used]
 
 
 def _is_hosts(facts: Facts, t: TensorRecord) -> bool:

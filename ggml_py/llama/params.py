@@ -38,7 +38,7 @@ class Params:
         self._ffi, self._lib = library.ffi, library.lib
         self._line = line
         self.options = options
-        self.devices = _devices(options.devices)
+        self.devices = given_devices(options.devices)
         self.gpus = [d for d in self.devices if d.type in GPU_TYPES]
         self.accelerators = [d for d in self.devices if d.type == BackendDevType.ACCEL]
         self._check_gpus()
@@ -232,7 +232,11 @@ class Params:
         return params
 
 
-def _devices(given: Sequence[str | Device]) -> list[Device]:
+def given_devices(given: Sequence[str | Device]) -> list[Device]:
+    """The devices in their order, and a CPU if there is none among them. "rpc:HOST:PORT" stands for
+    all devices of that server, "sim:NAME" for a simulated one, with its settings
+    (`sim.text.sim_device_of`). Raises `UnknownDeviceError` with the known names, TypeError for a
+    single device, and `RpcError`."""
     if isinstance(given, (str, Device)):
         raise TypeError(f"devices={given!r}: expected a sequence of devices, like ({given!r},)")
     chosen = list(dict.fromkeys(d for one in given for d in named_devices(one)))

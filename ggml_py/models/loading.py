@@ -17,6 +17,7 @@ from ..llama.archs import ARCHITECTURES
 from ..llama.model import LlamaModel
 from ..llama.options import Options, Progress, checked
 from ..llama.overrides import Overrides, cpu_overrides, resolve_overrides, warn_of_unmatched
+from ..llama.params import given_devices
 from ..llama.provenance import model_made
 from ..tensors.tensor import TypeLike
 from .archs import ARCHS
@@ -167,8 +168,9 @@ def _ours(
             )
         graph, hp = _architecture(gguf)
         options = wanted.sized(hp.n_ctx_train)
-        placement, threads = _placement(options, hp, stack)
-        made = model_made(gguf, options, [b.device for b in placement.backends])
+        devices = given_devices(options.devices)
+        placement, threads = _placement(options, devices, hp, stack)
+        made = model_made(gguf, options, devices)
         given = placement.overrides[: len(options.tensor_overrides)]
         warn_of_unmatched(given, gguf.tensors)
         # llama.cpp's bound on the nodes of a graph (llama_context::graph_max_nodes)
@@ -238,11 +240,11 @@ def _architecture(gguf: Gguf) -> tuple[type[Decoder[Any]], HParams]:
         raise ModelError(f"{gguf.path}: {error}") from None
 
 
-def _placement(options: Options, hp: HParams, stack: ExitStack) -> tuple[LayerPlacement, Threads]:
+def _placement(
+    options: Options, devices: Sequence[Device], hp: HParams, stack: ExitStack
+) -> tuple[LayerPlacement, Threads]:
     """Opens the backends, with their threads, and decides which of them gets what."""
-    backends = open_backends(
-        options.devices, options.n_threads, options.split_mode, options.main_gpu
-    )
+    backends = open_backends(devices, options.n_threads, options.split_mode, options.main_gpu)
     for backend in backends:
         stack.callback(backend.close)
     threads = Threads(backends)

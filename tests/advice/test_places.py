@@ -6,6 +6,7 @@ import pytest
 from advice_world import World, attention, gpu, names
 
 from ggml_py.cost import Machine
+from ggml_py.plan import Plan
 from ggml_py.models import load
 from ggml_py.models.synthetic import LlamaSpec, write_llama
 
@@ -86,6 +87,27 @@ def test_gp121_a_device_without_anything(model):
     assert finding.severity == "note" and finding.text.startswith("Gpu1 holds no weights")
     assert "-sm layer" in finding.suggestion
     assert found(model, "GP121", devices=two, n_gpu_layers=99) is None
+
+
+@pytest.mark.parametrize("graphs", ["ours", "libllama"])
+def test_gp121_a_device_that_the_scheduler_does_not_know(graphs, model, tmp_path):
+    """Its scheduler has no backend for it, but the plan's maker was given it."""
+    path = tmp_path / "plan.json.gz"
+    options = {"n_gpu_layers": 99, "split_mode": "none", "graphs": graphs}
+    for devices, main, left_out in (
+        (("sim:gpu0", "sim:gpu1", "CPU"), 0, ["gpu1"]),
+        (("sim:gpu0", "sim:gpu1", "CPU"), 1, ["gpu0"]),
+        (("sim:gpu0", "CPU"), 0, []),
+    ):
+        with load(model, devices=devices, main_gpu=main, **options) as opened:
+            opened.plan().to_json(path)
+        plan = Plan.from_json(path)
+        assert [b.device for b in plan.backends if b.device in left_out] == []
+        findings = [f for f in plan.advice(min_bytes=1) if f.id == "GP121"]
+        assert [f.text.partition(" ")[0].lower() for f in findings] == left_out
+        for finding in findings:
+            assert finding.text.endswith("-sm none uses one device and leaves it out.")
+            assert "-sm layer" in finding.suggestion
 
 
 @pytest.mark.parametrize(("split", "is_found"), [((3, 1), True), ((1, 3), False)])

@@ -20,7 +20,6 @@ from ...enums import BackendDevType, Op, Type
 from ...errors import ModelError
 from ...llama.overrides import Override
 from ...scheduler.scheduler import Scheduler
-from ...sim.given import named_devices
 from .hparams import HParams
 from .weight_ops import INPUT, op_of, supports
 
@@ -184,23 +183,16 @@ class LayerPlacement:
 
 
 def open_backends(
-    devices: Sequence[str | Device],
+    devices: Sequence[Device],
     n_threads: int | None,
     split_mode: str = "layer",
     main_gpu: int = 0,
 ) -> tuple[Backend, ...]:
-    """Opens a backend on each device, in the given order, and one on a CPU if there is none among
-    them. With split_mode="none" only GPU number `main_gpu` is used, or none if that is negative.
-
-    "rpc:HOST:PORT" stands for all devices of that server, "sim:NAME" for a simulated one, with its
-    settings (`sim.text.sim_device_of`). Raises `UnknownDeviceError` with the known names,
-    `ModelError` for a main_gpu that does not exist, TypeError for a single device, and `RpcError`.
+    """Opens a backend on each device, in the given order. With split_mode="none" only GPU number
+    `main_gpu` is used, or none if that is negative. Raises `ModelError` for a main_gpu that does
+    not exist.
     """
-    if isinstance(devices, str | Device):
-        raise TypeError(f"devices={devices!r}: expected a sequence of devices, like ({devices!r},)")
-    chosen = list(dict.fromkeys(d for given in devices for d in named_devices(given)))
-    if not any(d.type == BackendDevType.CPU for d in chosen):
-        chosen.append(device("CPU"))
+    chosen = list(devices)
     gpus = [d for d in chosen if d.type in GPU_TYPES]
     if split_mode == "none" and gpus:
         if main_gpu >= len(gpus):
