@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from .. import enums
+from ..boundary.address_space import lack
 from ..boundary.arguments import describe, integer, ptr_of
 from ..boundary.ffi import NULL, ffi, lib, own_pointer, sole_pointer, text
 from ..boundary.handle import MEMORY, Handle, Token, those_of
@@ -79,7 +80,7 @@ class BufferType(InModule):
         needs = f"'{name}' needs {largest:,} in one buffer, which" if name else "one buffer"
         most = f"; {needs} has at most {self.max_size:,}" if largest > self.max_size else ""
         message = f"{self.name}: {size:,} bytes could not be allocated{self._room()}{most}"
-        return AllocError(message, {self.name: size})
+        return AllocError(message + lack(size), {self.name: size})
 
     def _room(self) -> str:
         """How full its device is, for messages. Empty for the CPU: upstream reports all of the

@@ -14,6 +14,7 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from ..errors import AllocError, DamagedFileError
+from .address_space import lack
 from .ffi import ffi, lib
 
 if TYPE_CHECKING:
@@ -61,8 +62,8 @@ def map_file(path: Path, opened: Stamp, offset: int = 0, nbytes: int | None = No
                 raise
             n = opened.size if nbytes is None else nbytes
             raise AllocError(
-                f"the {n:,} bytes of {path} cannot be mapped: this process cannot get that much "
-                "more address space (`ulimit -v` limits it)",
+                f"the {n:,} bytes of {path} cannot be mapped"
+                + (lack(n) or ": this process cannot get that much more address space"),
                 {"file": opened.size},
             ) from None
         watch(array, path, os.dup(file.fileno()))

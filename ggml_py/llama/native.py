@@ -11,6 +11,7 @@ from typing import Any
 from .. import log as _log
 from ..backends.device import Device
 from ..backends.threadpool import ThreadPool
+from ..boundary.address_space import lack
 from ..boundary.ffi import NULL
 from ..boundary.ffi import lib as ggml
 from ..boundary.handle import Handle, in_use, reading
@@ -99,7 +100,10 @@ def load_model(
     before = set(mappings(paths))
     ptr = lib.llama_model_load_from_file(os.fsencode(path), params[0])
     if ptr == NULL:
-        raise ModelError(f"llama.cpp does not load it: {_reason(mark)}")
+        why = _reason(mark)
+        if "mmap failed" in why:
+            why += lack(sum(file.stat().st_size for file in paths or (path,)))
+        raise ModelError(f"llama.cpp does not load it: {why}")
     watched = [watch_mapping(found) for found in mappings(paths) if found not in before]
 
     def free(model: Any) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from ..backends.backend import Backend
 from ..backends.buffer import BufferType
+from ..boundary.address_space import lack
 from ..boundary.arguments import ptr_of
 from ..boundary.ffi import NULL, ffi, lib, text
 from ..enums import BackendDevType, TensorFlag
@@ -182,6 +183,7 @@ def no_memory(
         f"{buft} could not allocate {failed:,} bytes of compute buffer for this graph{room}"
         + (f" (it needs, in bytes: {needs[2:]})" if needs else "")
         + (f"; {too_large[buft]}" if buft in too_large else "")
+        + lack(failed)
         + ". A smaller batch or context, fewer outputs or another placement needs less",
         sizes or {buft: failed},
     )

@@ -33,13 +33,17 @@ def on_screen(text):
 
 
 @pytest.mark.parametrize(
-    "options",
-    [("-ngl", "all", "-cmoe"), ("-ngl", "all", "-ncmoe", 24, "-n", 64), ("-ngl", 24, "-n", 64)],
+    ("options", "most"),
+    [
+        (("-ngl", "all", "-cmoe"), 25),
+        (("-ngl", "all", "-ncmoe", 24, "-n", 64), 27),
+        (("-ngl", 24, "-n", 64), 32),  # four kinds of reasons
+    ],
     ids=str,
 )
-def test_a_mixture_of_experts_is_answered_on_one_screen(folder, options):
+def test_a_mixture_of_experts_is_answered_on_one_screen(folder, options, most):
     text = ok("plan", folder / "moe.gguf", *CARD, *options, env=SCREEN)
-    assert len(on_screen(text)) <= 32
+    assert len(on_screen(text)) <= most
     n = int(re.match(r"(\d+) splits", text)[1])
     assert n > N_LAYER and f"why {n} splits and not one on gpu0\n" in text
     assert re.search(rf"remedy: .*[:,] {n} → 2 splits; .*fits, ", " ".join(text.split()))

@@ -253,3 +253,51 @@ def test_on_the_command_line(path):
     error = fails("generate", path, "--tokens", "1", "-d", "CPU", "-c", 2**31 - 1)
     assert error.startswith("error: no memory for the KV cache of 2,147,483,648 tokens (n_ctx): ")
     assert "-ctk" in error and len(error.splitlines()) == 1
+
+
+@pytest.mark.parametrize("graphs", ["ours", "libllama"])
+def test_a_plan_under_ulimit_v(graphs, tmp_path):
+    """A model of more than a terabyte needs address space to be planned. The error has the bytes
+    that are missing and what to do, whichever part comes first."""
+    limit = 8_000_000
+    words = [sys.executable, "-m", "ggml_py", "plan", str(write(tmp_path)), "--graphs", graphs]
+    words += ["-d", "sim:gpu0,memory=4T", "-d", "CPU", "-ngl", "99", "-c", "512"]
+    done = subprocess.run(
+        ["bash", "-c", f'ulimit -v {limit}; exec "$@"', "bash", *words],
+        capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 1 and "Traceback" not in done.stderr, done.stderr
+    left, missing = (
+        int(n.replace(",", ""))
+        for n in re.search(
+            r"`ulimit -v` leaves this process ([\d,]+) bytes of address space, ([\d,]+) too few",
+            done.stderr,
+        ).groups()
+    )
+    assert 0 < left < limit * 1024 and missing > 900 * 10**9
+    assert "`ulimit -v unlimited` ends the limit" in done.stderr
+
+
+def test_a_device_with_room_is_not_blamed():
+    """Its memory is address space of this process, which a limit may refuse."""
+    script = """
+        import resource, sys
+        import ggml_py as ggml
+        buft = ggml.sim_device("gpu0", memory=1 << 40).buffer_type
+        used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+        for more in (1 << 30, None):
+            limit = resource.RLIM_INFINITY if more is None else used + more
+            resource.setrlimit(resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))
+            try:
+                buft.alloc(1 << 33).close()
+                print("allocated")
+            except ggml.AllocError as error:
+                print(error)
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True,
+        check=False, timeout=120,
+    )  # fmt: skip
+    first, second = done.stdout.splitlines()
+    assert first.startswith("gpu0: 8,589,934,592 bytes could not be allocated"), done.stderr
+    assert "`ulimit -v` leaves this process" in first and second == "allocated"
