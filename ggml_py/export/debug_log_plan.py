@@ -138,7 +138,7 @@ class _Reading:
         if not self.lines:
             return "open" if last.may_be_cut else ""
         on = self._on(last)
-        # Printed nodes of a split read all of its inputs.
+        # A node of the split that is printed reads each of the split's inputs.
         lacks_reader = any(self.copies[i, on] is None for i in self.inputs[-1])
         line = last.nodes[-1]
         is_write = line.op in _WRITES and is_cache(line.tensor.name.partition(" (")[0])
@@ -146,8 +146,8 @@ class _Reading:
         return "open" if is_open else ""
 
     def _has_unread_nodes(self) -> bool:
-        """Whether nodes have more readers than printed nodes and views, which are not printed and
-        read one tensor each, can be. They come behind what they read."""
+        """Whether a node has more readers than the print accounts for: printed nodes, and views,
+        which are not printed. Each view reads one tensor, and has a higher number than that."""
         read: Counter[int] = Counter()
         for t in self.tensors:
             read.update(t.src)
@@ -164,7 +164,7 @@ class _Reading:
                 return True
             n_views -= missing
             unread += missing
-        # Views known by name read what is known; one more may be the graph's last node.
+        # The sources of views with a known name are counted. The graph may end with one more view.
         return unread - (self.n_nodes - len(printed) - len({t.name for t in views})) > 1
 
     def _upstream(self) -> str:

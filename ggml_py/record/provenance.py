@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ..builds.processor import host
 from ..errors import GgmlError
 from ..export.json import provenance as as_data
-from ..trace.provenance import UNKNOWN, DeviceMade, Provenance
+from ..trace.provenance import FACTS, UNKNOWN, DeviceMade, Provenance
 
 if TYPE_CHECKING:
     from ..trace.record import BackendRecord
@@ -73,9 +73,10 @@ def made_by(process: Process) -> Provenance:
 
 def made_in(
     process: Process, scheduler: int, backends: Sequence[BackendRecord], n_tokens: int | None,
-    time: int,
+    n_ctx: int | None, time: int,
 ) -> Provenance:  # fmt: skip
-    """Facts about a plan of a process. `time` is in ns since the epoch."""
+    """Facts about a plan of a process. `time` is in ns since the epoch. Tokens and context follow
+    from the graph: no program says them."""
     made = made_by(process)
     said = process.schedulers.get(scheduler, {}).get("backends", [])
     rows = {str(row.get("device")): row for row in said if isinstance(row, dict)}
@@ -84,7 +85,9 @@ def made_in(
         for b in backends
     )
     date = datetime.fromtimestamp(time // 10**9, timezone.utc).isoformat() if time else None
-    return made.but(devices=devices, n_tokens=n_tokens, date=date)
+    sizes = {"n_tokens": n_tokens, "n_ctx": n_ctx}
+    inferred = tuple(f.said for f in FACTS if sizes.get(f.name) is not None) or None
+    return made.but(devices=devices, date=date, inferred=inferred, **sizes)
 
 
 def _device(backend: BackendRecord, row: Mapping[str, Any], known: bool) -> DeviceMade:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from ..trace.planned import Planned, make_plan
 from ..trace.probes import FUSED_OPS, refused_in
 from ..trace.record import OF_PROGRAM, Settings, collection_paused
 from . import stream
+from .pipeline import no_pipeline
 from .provenance import made_in
 from .reallocs import realloc_reason
 
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 DECODE, PROMPT, RESERVED, OTHER = KINDS = ("decode", "prompt", "reserved", "other")
 # Inputs with a column or a number for each token, by the programs' names.
 _TOKENS = ("inp_tokens", "inp_embd", "embd", "tokens", "leaf_tokens")
+_KV_CACHE = re.compile(rb"cache_[kv]_l\d+")
 
 
 @dataclass(eq=False)
@@ -174,6 +177,18 @@ class RecordedPlan:
                 return int(row["ne"][0 if is_ids else 1])
         return None
 
+    @cached_property
+    def n_ctx(self) -> int | None:
+        """Tokens that all sequences together have room for in the largest cache of llama.cpp that
+        the graph uses; None without one, and for caches of older releases, which have one row."""
+        names = self.tensors["name"]
+        rows = [
+            self.tensors[i] for i in np.flatnonzero(np.char.startswith(names, b"cache_"))
+            if _KV_CACHE.fullmatch(names[i])
+        ]  # fmt: skip
+        sizes = (int(r["ne"][1]) * int(r["ne"][2]) for r in rows if r["ne"][1] > 1)
+        return max(sizes, default=None)
+
     @property
     def kind(self) -> str:
         """One of `KINDS`. "reserved": it was never given memory of its own, only room was made for
@@ -220,9 +235,24 @@ class RecordedPlan:
         except (KeyError, IndexError, ValueError, UnicodeDecodeError) as error:
             raise ValueError(f"plan {self.index} of the record is damaged: {error}") from error
         capture, outcome, layout = found
-        made = made_in(self.process, self.scheduler, capture.backends, self.n_tokens, self.first)
+        made = made_in(
+            self.process, self.scheduler, capture.backends, self.n_tokens, self.n_ctx, self.first
+        )
         plan = make_plan(capture, outcome, "native", layout=layout, provenance=made)
-        return as_plan(plan.chosen(refused_in(self._probes(), plan)))
+        choices = *refused_in(self._probes(), plan), *no_pipeline(plan, self._follows_a_pipeline)
+        return as_plan(plan.chosen(choices))
+
+    @property
+    def _follows_a_pipeline(self) -> bool:
+        """Whether the scheduler before its own, for the same devices, had copies for pipeline
+        parallelism and computed nothing. C++: llama_context::sched_reserve"""
+        known = self.process.schedulers
+        devices = known.get(self.scheduler, {}).get("backends")
+        before = [s for s in known if s < self.scheduler and known[s].get("backends") == devices]
+        s = max(before, default=-1)
+        plans = [p for p in self.process.plans.values() if s in p._schedulers]
+        computed = sum(int(p.counts[s]["computed"]) for p in plans if s in p.counts)
+        return not computed and any(p.scalars["n_copies"] > 1 for p in plans)
 
     @cached_property
     def ops(self) -> frozenset[str]:

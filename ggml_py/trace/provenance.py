@@ -69,6 +69,8 @@ class Provenance:
     package: str | None = _fact("package of ggml")  # where its source is from, with the version
     source: str | None = _fact("SHA-256 of ggml's source")
     date: str | None = _fact("date", compared=False)  # ISO 8601, UTC
+    # Names in texts of the facts that follow from the graph's tensors; nobody gave them.
+    inferred: tuple[str, ...] | None = _fact("inferred", on_page=True, compared=False)
 
     def but(self, **facts: Any) -> Provenance:
         """The same with other facts."""
@@ -90,7 +92,13 @@ class Provenance:
 
     def rows(self) -> list[tuple[str, str]]:
         """Each known fact's name and text."""
-        return [(fact.said, _text(fact.name, value)) for fact, value in self._known()]
+        return [
+            (fact.said, _text(fact.name, value) + self._mark(fact.said))
+            for fact, value in self._known() if fact.name != _INFERRED
+        ]  # fmt: skip
+
+    def _mark(self, said: str) -> str:
+        return " (inferred)" if said in (self.inferred or ()) else ""
 
     @property
     def model_text(self) -> str:
@@ -107,7 +115,7 @@ class Provenance:
         flags = None if self.flags is None else _text("flags", self.flags)
         command = " ".join(word for word in (self.program, flags) if word)
         counts = [
-            f"{said} {value}" for said, value in (
+            f"{said} {value}{self._mark(said)}" for said, value in (
                 ("tokens", self.n_tokens), ("after", self.n_past), ("sequences", self.n_seqs),
                 ("context", self.n_ctx),
             ) if value is not None
@@ -120,7 +128,8 @@ class Provenance:
     @property
     def missing(self) -> list[str]:
         """The names of the facts that are not known. A program need not have asked for the plan."""
-        return [f.said for f in FACTS if f.name != "program" and getattr(self, f.name) is None]
+        needless = ("program", _INFERRED)
+        return [f.said for f in FACTS if f.name not in needless and getattr(self, f.name) is None]
 
     def differences(
         self, other: Provenance, names: Mapping[str, str]
@@ -180,7 +189,7 @@ class Provenance:
         return [(fact, value) for fact, value in found if value is not None]
 
 
-_CARDS = "devices"
+_CARDS, _INFERRED = "devices", "inferred"
 _FLAG = re.compile(r"--?[A-Za-z].*", re.S)
 _HASHES, _SHOWN = ("header", "source"), 12  # letters of a hash that texts show
 UNKNOWN = Provenance()

@@ -80,7 +80,7 @@ def raw_steps_of(plan: Planned) -> list[RawStep]:
 
 
 def step_of(plan: Planned, index: int) -> Step:
-    """The step of that number."""
+    """Step number `index`."""
     stage, tensor, query, backend, answer, witness = raw_steps_of(plan)[index]
     pass_, title = _STAGES[stage].pass_, _STAGES[stage].title
     return Step(

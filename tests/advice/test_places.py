@@ -91,7 +91,7 @@ def test_gp121_a_device_without_anything(model):
 
 @pytest.mark.parametrize("graphs", ["ours", "libllama"])
 def test_gp121_a_device_that_the_scheduler_does_not_know(graphs, model, tmp_path):
-    """Its scheduler has no backend for it, but the plan's maker was given it."""
+    """The scheduler has no backend for it, but the plan keeps the devices that were given."""
     path = tmp_path / "plan.json.gz"
     options = {"n_gpu_layers": 99, "split_mode": "none", "graphs": graphs}
     for devices, main, left_out in (

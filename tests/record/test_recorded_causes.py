@@ -30,6 +30,14 @@ CASES = {
     "one layer": ("llama", TWO, (*PIPELINE[:-1], 1)),
 }  # fmt: skip
 
+WHY_NO_PIPELINE = {
+    "no pipeline": {  # one device computes synchronously
+        "the plan shows no reason: an option (-sm), or a device without asynchronous computing or "
+        "events"
+    },
+    "one layer": {"weights of 3 layers are in host memory (-ngl or -ot)"},
+}
+
 
 @pytest.fixture(scope="module")
 def causes(tmp_path_factory):

@@ -7,6 +7,8 @@ from typing import Any
 from ...trace.provenance import FACTS, UNKNOWN, DeviceMade, Provenance
 from .schema import object_of, type_of
 
+_LATER = ("inferred",)  # facts that files of this schema may lack
+
 
 def render(made: Provenance) -> dict[str, Any]:
     """The facts as data that `json` can write."""
@@ -24,7 +26,10 @@ def parse(data: dict[str, Any] | None) -> Provenance:
     TypeError for other data."""
     if data is None:
         return UNKNOWN
-    facts = {fact.name: _tuples(data[fact.name]) for fact in FACTS}
+    facts = {
+        fact.name: _tuples(data.get(fact.name) if fact.name in _LATER else data[fact.name])
+        for fact in FACTS
+    }
     if data["devices"] is not None:
         facts["devices"] = tuple(
             DeviceMade(**{name: _tuples(value) for name, value in row.items()})
@@ -48,7 +53,7 @@ def definitions() -> dict[str, Any]:
                 fact.name: {**type_of(fact.kind | None), "description": fact.said}
                 for fact in FACTS
             },
-            "required": [fact.name for fact in FACTS],
+            "required": [fact.name for fact in FACTS if fact.name not in _LATER],
             "additionalProperties": False,
         },
     }  # fmt: skip

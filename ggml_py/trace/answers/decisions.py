@@ -57,7 +57,7 @@ class Decisions:
         return [step_of(self.plan, i) for i in self._about.get(t.id, ())]
 
     def copy(self, source: int, backend: int) -> Step | None:
-        """The first step that copied the tensor of that id to a backend."""
+        """The first step that copied tensor `source` to `backend`."""
         i = self._copies.get((source, backend))
         return None if i is None else step_of(self.plan, i)
 
