@@ -133,7 +133,7 @@ def _build(
         ggml = copied(upstream.folder, tree.folder / "source")
         shown = str(upstream.folder)
         tree.shown = {str(ggml): shown, os.path.relpath(ggml, tree.build): shown}   # ccache's too
-    copies = [] if options.pristine else _instrumented(ggml, tree)
+    copies = [] if options.pristine else _instrumented(ggml, tree, upstream.folder)
     generated = _generate(ggml, tree)
     own_flags = dict(options.defines).get("CMAKE_CXX_FLAGS")
     compiler = cards.command(tools.cxx, tools.launcher, own_flags, options.sanitize)
@@ -191,14 +191,20 @@ def write_if_changed(path: Path, text: str) -> None:
         path.write_text(text, encoding="utf-8")
 
 
-def _instrumented(ggml: Path, tree: Tree) -> list[str]:
-    """Make the instrumented copies in the tree. Returns their paths relative to upstream's src/."""
+def _instrumented(ggml: Path, tree: Tree, checkout: Path | None = None) -> list[str]:
+    """Make the instrumented copies in the tree. Returns their paths relative to upstream's src/.
+
+    `ggml` is a copy of `checkout`, if given. It may have older comments, and some edits look for a
+    comment: one that is not found in the copy is looked for in the checkout's own text."""
     from vendor import instrument
 
     texts, placed = instrument.instrumented(ggml / "src")
+    if checkout and instrument.missing(placed):
+        copied(checkout, ggml, comments=True)
+        texts, placed = instrument.instrumented(ggml / "src")
     if said := instrument.missing(placed):
         tree.failed()
-        raise BuildError(f"cannot instrument {ggml / 'src'}: {said}")
+        raise BuildError(f"cannot instrument {(checkout or ggml) / 'src'}: {said}")
     for source, text in texts.items():
         copy = tree.folder / INSTRUMENTED / source
         copy.parent.mkdir(parents=True, exist_ok=True)

@@ -7,8 +7,9 @@ at run time, so that one compilation serves all of them.
 
 from __future__ import annotations
 
+import difflib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
 _TOKEN = re.compile(
@@ -55,6 +56,7 @@ class Mutant:
     how: str
     text: str
     line: int  # of the source
+    near: str = field(default="", compare=False)  # the line, with the one before and two after it
 
     def __str__(self) -> str:
         was, now = (" ".join(t.split()) for t in (self.site.text, self.text))
@@ -344,13 +346,31 @@ def _operands(text: str, tokens: list[re.Match[str]], sign: str) -> Iterator[tup
             yield f"negated {part.strip()[:40]}", f"{text[:begin]}{sign.join(new)}{text[end:]}"
 
 
-def mutants_of(text: str, functions: Sequence[str], first: int = 1) -> list[Mutant]:
-    """All changes in these functions, numbered from `first`."""
+def added_lines(text: str, original: str) -> set[int]:
+    """Numbers of the lines that an instrumented copy has and upstream's file has not."""
+    sides = original.splitlines(), text.splitlines()
+    matcher = difflib.SequenceMatcher(None, *sides, autojunk=False)
+    return {
+        line + 1
+        for what, _a, _b, begin, end in matcher.get_opcodes()
+        if what in ("insert", "replace")
+        for line in range(begin, end)
+    }
+
+
+def mutants_of(
+    text: str, functions: Sequence[str], first: int = 1, skipped: Collection[int] = ()
+) -> list[Mutant]:
+    """All changes in these functions, numbered from `first`, except on skipped lines."""
     found: list[Mutant] = []
+    lines = [line.strip() for line in text.splitlines()]
     for site in sites_of(text, functions):
         line = text.count("\n", 0, site.begin) + 1
+        if line in skipped:
+            continue
+        near = " ".join(lines[max(0, line - 2) : line + 2])
         for how, other in site.others:
-            found.append(Mutant(first + len(found), site, how, other, line))
+            found.append(Mutant(first + len(found), site, how, other, line, near))
     return found
 
 

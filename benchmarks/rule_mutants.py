@@ -4,7 +4,7 @@
 
 Changes each condition, number and statement of the functions in `FUNCTIONS` of the default release,
 one at a time (`c_mutants.py`), and plans the cases that `compare` plans without a source. A change
-that no case notices must be in `same_plans.py`, with the reason. One library holds all changes; a
+that no case notices must have its reason in `same_plans.py`. One library holds all changes; a
 number chooses one in a process of its own.
 """
 
@@ -25,6 +25,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -33,7 +34,7 @@ sys.path[:0] = [str(Path(__file__).resolve().parent), str(REPO)]
 
 import c_mutants  # noqa: E402
 from c_mutants import Mutant  # noqa: E402
-from same_plans import SAME, UNSEEN  # noqa: E402
+from same_plans import REASONS, Reason, reasons_of  # noqa: E402
 
 SCHEDULER, ALLOCATOR = "ggml-backend.cpp", "ggml-alloc.c"
 FUNCTIONS = {
@@ -67,12 +68,15 @@ PATTERNS = (
 LIMIT_S = 4  # seconds of the processor
 
 
-def mutants(folder: Path) -> dict[str, list[Mutant]]:
-    """The changes of each file in a folder of instrumented copies."""
+def mutants(folder: Path, upstream: Path) -> dict[str, list[Mutant]]:
+    """The changes of each file in a folder of instrumented copies, none of which is on a line that
+    upstream's file lacks."""
     made: dict[str, list[Mutant]] = {}
     first = 1
     for file, functions in FUNCTIONS.items():
-        made[file] = c_mutants.mutants_of((folder / file).read_text(), functions, first)
+        text = (folder / file).read_text()
+        ours = c_mutants.added_lines(text, (upstream / file).read_text())
+        made[file] = c_mutants.mutants_of(text, functions, first, ours)
         first += len(made[file])
     return made
 
@@ -87,7 +91,7 @@ def library(target: Path) -> dict[str, list[Mutant]]:
     upstream = upstream_of(options)
     tree = cache.default_folder() / "trees" / tree_of(options, upstream)
     copies, build = tree / build_ggml.INSTRUMENTED, tree / "build"
-    found = mutants(copies)
+    found = mutants(copies, upstream.ggml_dir(options) / "src")
     if not target.is_dir():
         shutil.copytree(build_ggml.build(options), target)
     commands = {
@@ -197,36 +201,38 @@ def child(folder: str, numbers: list[int]) -> None:
         print(json.dumps([number, forked(number, cases, variable, usual)]), flush=True)
 
 
-def reason(mutant: Mutant) -> tuple[str, str]:
-    """ "same" or "unseen", and why a change is not noticed; "" for neither."""
-    said = f"line {mutant.line} {mutant}"
-    for kind, table in (("same", SAME), ("unseen", UNSEEN)):
-        for (function, pattern), why in table.items():
-            if re.search(function, mutant.site.function) and re.search(pattern, said):
-                return kind, why
-    return "", ""
-
-
-def asked(folder: Path, numbers: list[int], jobs: int) -> dict[int, list[str]]:
-    """The rows of each change, and those of none as number 0."""
+def asked(
+    folder: Path, every: dict[int, Mutant], numbers: list[int], jobs: int
+) -> dict[int, list[str]]:
+    """The rows of each change, and those of none as number 0; all are kept in `rows.jsonl`."""
 
     def part(own: list[int]) -> list:
-        (folder / f"numbers-{own[1]}").write_text(json.dumps(own))
+        job = folder / f"numbers-{own[-1]}"
+        job.write_text(json.dumps(own))
         rows = []
         with subprocess.Popen(
-            [sys.executable, __file__, "--child", str(folder), str(folder / f"numbers-{own[1]}")],
+            [sys.executable, __file__, "--child", str(folder), str(job)],
             stdout=subprocess.PIPE, text=True,
         ) as process:  # fmt: skip
             for line in process.stdout or ():
-                rows.append(json.loads(line))
+                number, row = json.loads(line)
+                rows.append((number, row["rows"]))
+                of = str(every[number]) if number else ""
                 with (folder / "rows.jsonl").open("a") as out:
-                    out.write(line)
+                    out.write(json.dumps([number, {**row, "of": of}]) + "\n")
         return rows
 
-    parts = [[0, *own] for i in range(jobs) if (own := numbers[i::jobs])]
+    parts = [[0, *numbers[i::jobs]] for i in range(jobs if numbers else 1)]
     with ThreadPoolExecutor(jobs) as pool:
-        found = dict(row for rows in pool.map(part, parts) for row in rows)
-    return {number: row["rows"] for number, row in found.items()}
+        return dict(row for rows in pool.map(part, parts) for row in rows)
+
+
+def kept(path: Path, every: dict[int, Mutant], usual: list[str]) -> dict[int, list[str]]:
+    """The rows of a run that planned the same cases with the same changes."""
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    if any(row["rows"] != usual for number, row in rows if not number):
+        raise SystemExit(f"{path} is of other cases: run it again")
+    return {n: row["rows"] for n, row in rows if n and row["of"] == str(every.get(n, ""))}
 
 
 def main() -> int:
@@ -237,7 +243,7 @@ def main() -> int:
     parser.add_argument("--write", action="store_true")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--folder", type=Path, help="where the build is made (a temporary folder)")
-    parser.add_argument("--kept", type=Path, help="rows.jsonl of a run, whose finds are taken over")
+    parser.add_argument("--kept", type=Path, help="rows.jsonl of a run of the same cases, to go on")
     parser.add_argument("--child", nargs="+", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.child:
@@ -252,37 +258,43 @@ def main() -> int:
             print(mutant.number, mutant.line, mutant)
         return 0
     print(f"{len(every)} changes, compiled in {time.monotonic() - start:.0f} s", flush=True)
-    noticed = set(kept(args.kept)) if args.kept else set()
-    numbers = [n for n in args.only or every if n not in noticed]
-    rows = asked(folder, numbers, args.jobs)
-    usual = rows.pop(0)
-    noticed |= {n for n, row in rows.items() if row != usual}
-    missed = [every[n] for n in numbers if n not in noticed]
-    reasons = {m.number: reason(m) for m in missed}
+    wanted = args.only or list(every)
+    usual = asked(folder, every, [], 1)[0]
+    rows = kept(args.kept, every, usual) if args.kept else {}
+    rows |= asked(folder, every, [n for n in wanted if n not in rows], args.jobs)
+    noticed = {n for n in wanted if rows[n] != usual}
+    missed = [every[n] for n in wanted if n not in noticed]
+    reasons = {mutant.number: reasons_of(mutant) for mutant in missed}
     for mutant in missed:
-        print(mutant.number, f"line {mutant.line}", mutant, reasons[mutant.number])
-    unknown = [m for m in missed if not reasons[m.number][0]]
+        told = "; ".join(f"{one.kind}: {one.why}" for one in reasons[mutant.number])
+        print(mutant.number, f"line {mutant.line}", mutant, "|", told or "NO REASON")
+    unknown = [m for m in missed if len(reasons[m.number]) != 1]
+    wrong = [] if args.only else misfits([every[n] for n in noticed], reasons)
+    for text in wrong:
+        print(text)
     print(
-        f"{len(every)} changes: {len(noticed)} noticed, {len(missed)} not; without a reason: "
+        f"{len(wanted)} changes: {len(noticed)} noticed, {len(missed)} not; without one reason: "
         f"{len(unknown)}; {time.monotonic() - start:.0f} s"
     )
     if args.write:
         write(every, noticed, missed, reasons, time.monotonic() - start)
-    return 1 if unknown else 0
+    return 1 if unknown or wrong else 0
 
 
-def kept(path: Path) -> list[int]:
-    """The changes that a run noticed."""
-    rows = [json.loads(line) for line in path.read_text().splitlines()]
-    usual = next(row["rows"] for number, row in rows if not number)
-    return [number for number, row in rows if number and row["rows"] != usual]
+def misfits(noticed: Sequence[Mutant], reasons: dict[int, list[Reason]]) -> list[str]:
+    """The reasons that cover a change which is noticed, or none that is not."""
+    found = [
+        f"too broad: {one.why}: covers {mutant}" for mutant in noticed for one in reasons_of(mutant)
+    ]
+    used = {one for row in reasons.values() for one in row}
+    return found + [f"covers nothing: {one.why}" for one in REASONS if one not in used]
 
 
 def write(
     every: dict[int, Mutant],
     noticed: set[int],
     missed: list[Mutant],
-    reasons: dict[int, tuple[str, str]],
+    reasons: dict[int, list[Reason]],
     seconds: float,
 ) -> None:
     """Writes the record."""
@@ -297,16 +309,18 @@ def write(
         row[1] += number in noticed
     groups: dict[tuple[str, str], list[str]] = {}
     for mutant in missed:
-        groups.setdefault(reasons[mutant.number], []).append(str(mutant))
+        for one in reasons[mutant.number] or [Reason("unknown", "", "", ())]:
+            groups.setdefault((one.kind, one.why), []).append(str(mutant))
+    kinds = dict.fromkeys(("same", "undefined", "refused", "unseen", "unknown"), 0)
+    for (kind, _why), changes in groups.items():
+        kinds[kind] += len(changes)
     search.keep(
         "rule_mutants", "python benchmarks/rule_mutants.py --write", PATTERNS,
-        equal=all(kind for kind, _why in groups), seconds=round(seconds),
-        n_cases=len(rule_cases()), n_changes=len(every), n_noticed=len(noticed),
-        n_same=sum(len(one) for (kind, _why), one in groups.items() if kind == "same"),
-        n_unseen=sum(len(one) for (kind, _why), one in groups.items() if kind == "unseen"),
+        equal=not kinds["unknown"], seconds=round(seconds), n_cases=len(rule_cases()),
+        n_changes=len(every), n_noticed=len(noticed), not_noticed_by_kind=kinds,
         functions={name: f"{row[1]} of {row[0]}" for name, row in functions.items()},
         not_noticed=[
-            {"kind": kind or "unknown", "why": why, "changes": changes}
+            {"kind": kind, "why": why, "changes": changes}
             for (kind, why), changes in groups.items()
         ],
     )  # fmt: skip

@@ -23,17 +23,18 @@ def digest_of(ggml: Path) -> str:
     return digest.hexdigest()
 
 
-def copied(ggml: Path, target: Path) -> Path:
+def copied(ggml: Path, target: Path, comments: bool = False) -> Path:
     """Makes `target` a copy of the checkout's ggml folder, and returns it. A file in which at most
-    comments changed stays as it was, with its time: whoever compares times leaves it alone. What
-    was restored with an old time is new here."""
+    comments changed stays as it was, with its time, so that it is not compiled again; with
+    `comments` it is copied. What was restored with an old time is new here."""
     there = {path.relative_to(ggml) for path in _files(ggml)}
     for path in list(target.rglob("*")):
         if not path.is_dir() and path.relative_to(target) not in there:
             path.unlink()
     for name in sorted(there):
         source, copy = ggml / name, target / name
-        if copy.is_file() and without_comments(copy) == without_comments(source):
+        read = Path.read_bytes if comments else without_comments
+        if copy.is_file() and read(copy) == read(source):
             continue
         copy.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(source, copy)

@@ -99,7 +99,7 @@ class Drawing:
 
     def node(self, op: str, *src: Drawn | None, name: str = "", **fields: Any) -> Drawn:
         """A node; without `ne` it is as large as its last source."""
-        last = src[-1]
+        last = src[-1] if src else None
         ne = fields.pop("ne", None) or (last.ne if last else _NE)
         name = name or f"{op.lower()}-{len(self.nodes)}"
         made = Drawn(name, op, ne, src=src, **fields)

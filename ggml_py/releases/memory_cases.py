@@ -7,6 +7,7 @@ from collections.abc import Callable
 from .. import enums
 from ..trace.record import VIEW_OPS
 from .drawing import Drawing, Drawn
+from .placing_cases import reordered
 
 GPU, CPU = "gpu0", "CPU"
 _F1 = 1065353216  # 1.0
@@ -105,6 +106,37 @@ def all_buffers(n: int = 15) -> Drawing:
     return g
 
 
+def full_buffer() -> Drawing:
+    """A buffer that is full to the last byte. Then every other result of it becomes free, from the
+    first to the last, and more is needed."""
+    g = Drawing(GPU, CPU, limits={GPU: 2048})
+    x = g.leaf("kept", (64, 1, 1, 1), memory=GPU, usage="any")
+    made = [g.node("CONT", x, name=f"made-{i}", pin=GPU) for i in range(8)]
+    more = g.node("CONT", x, name="more", pin=GPU)
+    ends = [g.node("SUM", made[i], ne=(1, 1, 1, 1), pin=CPU) for i in (0, 2, 4, 6)]
+    more = g.node("ADD", more, g.node("CONT", x, pin=GPU), pin=GPU)
+    for one in made[1::2]:
+        more = g.node("ADD", one, more, pin=GPU)
+    for end in ends:
+        g.node("SQR", end, pin=CPU)
+    return g
+
+
+def emptied_buffer() -> Drawing:
+    """A full buffer whose last result becomes free after the one before it."""
+    g = Drawing(GPU, CPU, limits={GPU: 2048})
+    x = g.leaf("kept", (64, 4, 1, 1), memory=GPU, usage="any")
+    rows = [g.view(x, ne=(64, n, 1, 1)) for n in (4, 1, 1, 2)]
+    g.node("CONT", rows[0], pin=GPU, flags=("output",))
+    one, two = (g.node("CONT", rows[1], pin=GPU, name=f"small-{i}") for i in range(2))
+    g.node("SUM", one, ne=(1, 1, 1, 1), pin=CPU)
+    large = g.node("CONT", rows[3], pin=GPU)
+    g.node("SUM", two, ne=(1, 1, 1, 1), pin=CPU)
+    g.node("SUM", large, ne=(1, 1, 1, 1), pin=CPU)
+    g.node("SQRT", g.node("CONT", rows[3], pin=GPU, name="in_its_place"), pin=CPU)
+    return g
+
+
 def odd_sizes() -> Drawing:
     """Results whose sizes are no multiple of the alignment."""
     g = Drawing(GPU, CPU)
@@ -132,6 +164,15 @@ def inputs_and_outputs() -> Drawing:
     z = g.node("ADD", z, late, pin="gpu1")
     z = g.node("SQR", g.view(z), pin="gpu1")
     g.node("ADD", z, late, pin=GPU)
+    return g
+
+
+def unread_inputs() -> Drawing:
+    """A node that is marked as an input and that nothing reads: it gets its place first."""
+    g = Drawing(CPU)
+    x = g.node("SQR", g.node("SQR", g.input()))
+    g.node("CONT", x, flags=("input",), name="unread")
+    g.node("SQRT", x)
     return g
 
 
@@ -170,7 +211,10 @@ CASES: dict[str, Callable[[], Drawing]] = {
     "several buffers": several_buffers,
     "all buffers": all_buffers,
     "more than all buffers": lambda: all_buffers(20),
+    "a full buffer": full_buffer,
+    "a full buffer, emptied": emptied_buffer,
     "odd sizes": odd_sizes,
+    "an input that is a node": unread_inputs,
     "inputs and outputs": inputs_and_outputs,
     "shared memory": shared_memory,
     "views on devices": views_on_devices,
@@ -211,6 +255,13 @@ def _swapped(pin: str) -> Drawing:
     return g
 
 
+def _swapped_away() -> Drawing:
+    g = Drawing(GPU, CPU)
+    x = g.node("SQR", g.leaf("kept", memory=GPU, usage="any"), pin=GPU)
+    g.node("SQRT", x, pin=CPU)
+    return g
+
+
 def _same_memory(pin: str) -> Drawing:
     g = Drawing(GPU, "blas0", CPU)
     x = g.node("SQR", g.leaf("plain"), supports=("blas0", CPU) if pin == "blas0" else (CPU,))
@@ -232,6 +283,69 @@ def _limited(rows: int) -> Drawing:
     return g
 
 
+def _cpu_chain() -> Drawing:
+    g = Drawing(GPU, CPU)
+    x = g.input()
+    for _ in range(90):
+        x = g.node("SQR", x, pin=CPU)
+    return g
+
+
+def _splits(n: int, n_copies: int = 1) -> Drawing:
+    g = Drawing(GPU, CPU, n_copies=n_copies)
+    a, x = g.input("a"), g.input("x")
+    for i in range(12):
+        x = g.node("ADD", a, x, pin=CPU if i % 2 and i < n else GPU)
+    g.order = list(range(12))
+    return g
+
+
+def _first(pin: str) -> Drawing:
+    g = Drawing(GPU, "gpu1", CPU)
+    g.node("ARANGE", ne=(64, 8, 1, 1), params=(0, 1140850688, _F1), pin=pin, flags=("output",))
+    g.node("SQR", g.input(), pin=CPU)
+    return g
+
+
+def _between(op: str, **fields: str) -> Drawing:
+    """A node that has memory of its own, is a view of the one before, or neither."""
+    g = Drawing(GPU, CPU)
+    x = g.node("SQR", g.input(), pin=GPU)
+    y = g.view(x) if op == "VIEW" else g.node(op, x, pin=GPU, **fields)
+    g.node("SQRT", y, pin=GPU)
+    return g
+
+
+def _empty(view: bool = False, memory: str = "") -> Drawing:
+    """A node and a leaf without elements: no size tells them from what has memory of its own."""
+    g = Drawing(GPU, CPU)
+    x = g.node("SQR", g.input(ne=(64, 0, 1, 1)), pin=GPU)
+    g.node("SQRT", g.view(x) if view else g.node("CONT", x, pin=GPU), pin=GPU)
+    g.node("CONT", g.leaf("empty", (64, 0, 1, 1), memory=memory, usage="any", pin=GPU), pin=GPU)
+    g.node("SQR", g.input(), pin=GPU)
+    return g
+
+
+def _reading(**fields: str) -> Drawing:
+    """A node of ten sources, of which the first or the last may have memory of its own."""
+    g = Drawing(GPU, CPU)
+    x = g.node("SQR", g.input(), pin=GPU)
+    base = g.leaf("base", (64, 8, 1, 1), pin=GPU)
+    first, last = (
+        g.leaf(
+            name,
+            pin=GPU,
+            memory=GPU if fields.get(name) == "memory" else "",
+            usage="any",
+            view_of=base if fields.get(name) == "view" else None,
+        )
+        for name in ("first", "last")
+    )
+    y = g.node("ADD", first, *[x] * 8, last, pin=GPU)
+    g.node("ADD", y, base, pin=GPU)
+    return g
+
+
 # A graph that gets memory after another was reserved.
 RESERVED: dict[str, tuple[Callable[[], Drawing], Callable[[], Drawing]]] = {
     "smaller than reserved": (lambda: _growing(16), lambda: _growing(8)),
@@ -241,6 +355,8 @@ RESERVED: dict[str, tuple[Callable[[], Drawing], Callable[[], Drawing]]] = {
     "a larger input than reserved": (lambda: _growing(8), lambda: _growing(8, wide=True)),
     "the CPU alone, larger than reserved": (lambda: _on_cpu(8), lambda: _on_cpu(64)),
     "the CPU alone, smaller than reserved": (lambda: _on_cpu(64), lambda: _on_cpu(8)),
+    "the CPU alone, more than there is": (lambda: _on_cpu(8), lambda: _on_cpu(1 << 42)),
+    "fewer buffers than reserved": (lambda: all_buffers(9), lambda: all_buffers(1)),
     "on the other GPU than reserved": (lambda: _swapped(GPU), lambda: _swapped("gpu1")),
     "on another device of one memory": (
         lambda: _same_memory("blas0"),
@@ -248,6 +364,32 @@ RESERVED: dict[str, tuple[Callable[[], Drawing], Callable[[], Drawing]]] = {
     ),
     "a leaf elsewhere than reserved": (lambda: _leaf(GPU), lambda: _leaf("gpu1")),
     "more than there is, reserved less": (lambda: _limited(4), lambda: _limited(64)),
+    "on the GPU, not on the CPU as reserved": (_cpu_chain, lambda: _swapped_away()),
+    "fewer nodes than reserved": (_cpu_chain, lambda: _growing(8)),
+    "nodes in another order, reserved on the CPU": (_cpu_chain, reordered),
+    "fewer leafs than reserved": (lambda: _growing(8, leaf=True), lambda: _growing(8)),
+    "fewer splits than reserved": (lambda: _splits(12), lambda: _splits(2)),
+    "fewer splits of a pipeline than reserved": (lambda: _splits(12, 4), lambda: _splits(2, 4)),
+    "the first node elsewhere than reserved": (lambda: _first(GPU), lambda: _first("gpu1")),
+    "no view, reserved as one": (lambda: _between("VIEW"), lambda: _between("CONT")),
+    "no memory, reserved in some": (
+        lambda: _between("CONT", memory=GPU, usage="any"),
+        lambda: _between("CONT"),
+    ),
+    "an empty node, reserved as a view": (lambda: _empty(view=True), lambda: _empty()),
+    "an empty leaf, reserved in memory": (lambda: _empty(memory=GPU), lambda: _empty()),
+    "a source without memory, reserved in some": (
+        lambda: _reading(first="memory"),
+        lambda: _reading(),
+    ),
+    "the last source without memory, reserved in some": (
+        lambda: _reading(last="memory"),
+        lambda: _reading(),
+    ),
+    "a source that is no view, reserved as one": (
+        lambda: _reading(first="view"),
+        lambda: _reading(),
+    ),
     "elsewhere than reserved": (lambda: _moved("gpu1"), lambda: _moved(GPU)),
     "on the CPU, not on the GPU as reserved": (lambda: _moved(GPU), lambda: _moved(CPU)),
 }

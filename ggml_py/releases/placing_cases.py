@@ -338,12 +338,51 @@ def not_moved_up() -> Drawing:
     return g
 
 
+def without_place() -> Drawing:
+    """A node that cannot move up, because one of its sources has no place yet."""
+    g = Drawing("blas0", "CPU")
+    g.node("ADD", g.input(), g.leaf("plain"), pin=CPU)
+    return g
+
+
+def written_in_place() -> Drawing:
+    """A node that is a view of its operand and follows a weight; a view that is an input."""
+    g = Drawing("gpu0", "gpu1", "CPU")
+    x = g.node("MUL_MAT", g.weight(GPU), g.input())
+    x = g.node("SQR", x)
+    row = g.weight("gpu1", ne=(64, 1, 1, 1))
+    y = g.node("ADD", x, row, ne=x.ne, view_of=x, name="in_place")
+    z = g.node("SQRT", y, pin=GPU)
+    v = g.view(z, flags=("input",), name="an_input")
+    g.node("ADD", z, v, pin=GPU)
+    return g
+
+
+def leaf_that_views() -> Drawing:
+    """A leaf that is a view of another, which has no memory either: both are in one place."""
+    g = Drawing("gpu0", "gpu1", "CPU")
+    plain = g.leaf("plain")
+    seen = g.leaf("seen", view_of=plain)
+    x = g.node("ADD", plain, plain, pin="gpu1")
+    g.node("ADD", g.node("SQR", seen, pin=GPU), x, pin=GPU)
+    return g
+
+
+def nothing_but_views() -> Drawing:
+    """A graph without a node that computes."""
+    g = Drawing("gpu0", "CPU")
+    g.view(g.view(g.leaf("plain", memory=GPU, usage="any")), "RESHAPE")
+    return g
+
+
 def ten_sources() -> Drawing:
     """Nodes with as many sources as there can be, of which the last decides."""
     g = Drawing("gpu0", "gpu1", "blas0", "CPU")
     x = g.input()
     here = [g.node("SQR", x, pin=CPU, name=f"here-{i}") for i in range(9)]
     only = (GPU, "gpu1")
+    far = g.leaf("far", memory="gpu1", usage="any")
+    g.node("SQRT", g.node("ADD", *here, far, supports=only, name="best"), pin=CPU)
     last = g.node("ADD", *here, g.weight("gpu1"), supports=only, ne=x.ne)
     kept = g.leaf("kept", memory=GPU, usage="any")
     y = g.node("ADD", *here, kept, supports=("gpu0", "gpu1"))
@@ -369,6 +408,16 @@ def pipeline() -> Drawing:
     x = g.node("ADD", plain, x)
     g.input("unread")
     g.node("MUL_MAT", g.weight(CPU), x)
+    return g
+
+
+def pipeline_of_pinned_input() -> Drawing:
+    """An input of a pipeline that is pinned to one GPU, and read by the other."""
+    g = Drawing("gpu0", "gpu1", "CPU", n_copies=4)
+    a = g.leaf("a", flags=("input",), pin=GPU)
+    x = g.node("SQR", a, pin=GPU)
+    y = g.node("SQRT", a, pin="gpu1")
+    g.node("ADD", g.node("CONT", x, pin="gpu1"), y, pin="gpu1")
     return g
 
 
@@ -403,8 +452,11 @@ def reordered() -> Drawing:
         y = g.node("ADD", one, y)
     z = g.node("CONT", y)
     z = g.node("CONT", z)
+    last = [g.node("SQR", z, name=f"last-{i}") for i in range(3)]
     g.order = [0, 15, *range(14, 0, -1), *range(16, len(g.nodes))]
     g.keep = [(one, y) for one in ends[:13]] + [(x, z), (x, z), (ends[0], z)]
+    for n, until in zip((1, 10, 11), last, strict=True):  # a node has room for ten
+        g.keep += [(one, until) for one in ends[:n]]
     return g
 
 
@@ -436,8 +488,13 @@ CASES: dict[str, Callable[[], Drawing]] = {
     "the CPU above a GPU": cpu_above,
     "nodes that move up": moved_up,
     "nodes that do not": not_moved_up,
+    "a source without a place": without_place,
+    "written in place": written_in_place,
+    "a leaf that views another": leaf_that_views,
+    "nothing but views": nothing_but_views,
     "ten sources": ten_sources,
     "a pipeline of two GPUs": pipeline,
+    "a pinned input of a pipeline": pipeline_of_pinned_input,
     "a split of a pipeline without inputs": pipeline_without_inputs,
     "a pipeline with 41 inputs": many_pipeline_inputs,
     "nodes in another order": reordered,

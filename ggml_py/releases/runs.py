@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import zip_longest
 
-from ..scheduler.observed import RunCopy
+from ..scheduler.observed import ID_OF_GRAPH, RunCopy
 from ..trace.names import counted
 from ..trace.planned import format_bytes
 from ..trace.rules import rules_of
@@ -67,10 +67,11 @@ def run_changes(before: Made, after: Made) -> tuple[Attribution, ...]:
 
 
 def _later(was: Sequence[str], now: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
-    """Both sides, without the copy callback if one of them has none."""
-    sides = [[line for line in side if "copy callback" not in line] for side in (was, now)]
-    if any(len(side) == len(whole) for side, whole in zip(sides, (was, now), strict=True)):
-        return sides[0], sides[1]
+    """Both sides, without the lines about what one of the releases does not have."""
+    for words in ("copy callback", ID_OF_GRAPH):
+        sides = [[line for line in side if words not in line] for side in (was, now)]
+        if any(len(side) == len(whole) for side, whole in zip(sides, (was, now), strict=True)):
+            was, now = sides
     return was, now
 
 

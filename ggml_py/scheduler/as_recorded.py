@@ -22,7 +22,15 @@ from ..tensors.tensor import Tensor
 from ..trace.planned import format_bytes
 from ..trace.record import VIEW_OPS, BuftRecord, Capture
 from .capture import read_plan
-from .observed import Observed, allocated_steps, layout_lines, median_seconds, run_again, run_once
+from .observed import (
+    Observed,
+    allocated_steps,
+    layout_lines,
+    median_seconds,
+    run_again,
+    run_once,
+    unplaced_lines,
+)
 from .provenance import made_again
 from .rebuilt import Places, RebuiltGraph, rebuilt
 from .refusal import deciding
@@ -65,6 +73,7 @@ class _Ordering:
         self._capture: Capture | None = None
         self._tensors: Sequence[Tensor] = ()
         self._ids: dict[int, int] = {}
+        self.asked: list[str] = []  # what it was asked about, in lines
 
     def about(self, capture: Capture | None, tensors: Sequence[Tensor]) -> None:
         """The graph that it will be asked about, by the tensors' ids."""
@@ -74,6 +83,7 @@ class _Ordering:
     def __call__(self, nodes: Any) -> Any:
         """The nodes in the recorded order."""
         ids = [self._ids.get(int(ffi.cast("uintptr_t", node.ptr)), -1) for node in nodes]
+        self.asked.append(f"nodes {', '.join(map(str, ids))}")
         for made in self._capture.optimized if self._capture else ():
             order = made.order or tuple(range(made.start, made.end))
             if made.backend == self._backend and sorted(ids) == sorted(order):
@@ -159,7 +169,7 @@ class AsRecorded:
             why_not = "not computed: this build of ggml is not instrumented"
         reserved: dict[str, int] = {}
         try:
-            with self._ready(plan, not why_not, reserve) as (scheduler, made):
+            with self._ready(plan, not why_not, reserve) as (scheduler, made, reserve_steps):
                 memory = made.memory
                 reserved = self._sizes(scheduler)
                 tells = scheduler._tracing
@@ -189,7 +199,11 @@ class AsRecorded:
                     scheduler.alloc_without_plan(memory.graph)
                     return self._read(scheduler, memory)
 
-                return found._replace(later=run_again(scheduler, memory, allocate, found.outputs))
+                later = run_again(scheduler, memory, allocate, made.pin, found.outputs)
+                scheduler.reset()
+                unplaced = unplaced_lines(scheduler, memory, lambda: self._sizes(scheduler))
+                asked = [f"asked for an order: {line}" for o in self._orderings for line in o.asked]
+                return found._replace(later=(*reserve_steps, *later, *asked, *unplaced))
         except AllocError as error:
             return Observed(reserved, {}, (), None, (), str(error))
         except AbortError as error:
@@ -204,7 +218,7 @@ class AsRecorded:
             raise ArgumentError(f"{', '.join(simulated)} is simulated here, on the CPU")
         if why_not := _too_much(plan):
             raise ArgumentError(why_not)
-        with self._ready(plan, True) as (scheduler, made):
+        with self._ready(plan, True) as (scheduler, made, _steps):
             if why_not := self._cannot_compute(made.memory):
                 raise ArgumentError(why_not)
             scheduler.alloc_without_plan(made.memory.graph)
@@ -226,18 +240,21 @@ class AsRecorded:
     @contextlib.contextmanager
     def _ready(
         self, plan: Plan, data: bool, reserve: Plan | None = None
-    ) -> Iterator[tuple[Scheduler, _Pinned]]:
-        """A new scheduler that has reserved the graph, or that of `reserve`, and the graph with its
-        pins."""
+    ) -> Iterator[tuple[Scheduler, _Pinned, list[str]]]:
+        """A new scheduler that has reserved the graph, or that of `reserve`, the graph with its
+        pins, and what `reserve` waited for, in lines."""
         with self._new_scheduler() as scheduler:
+            steps: tuple[str, ...] = ()
+            for one in self._orderings:
+                one.asked.clear()
             if reserve is not None:
                 with self._graph(scheduler, reserve.capture) as other:
-                    scheduler.reserve(other.memory.graph)
+                    steps = self._noted(scheduler, lambda: scheduler.reserve(other.memory.graph))
             with self._graph(scheduler, plan.capture, data=data) as made:
                 if reserve is None:
-                    scheduler.reserve(made.memory.graph)
+                    steps = self._noted(scheduler, lambda: scheduler.reserve(made.memory.graph))
                     made.pin()
-                yield scheduler, made
+                yield scheduler, made, [f"reserve: {step}" for step in steps]
 
     @contextlib.contextmanager
     def _graph(

@@ -12,21 +12,26 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from .. import enums
-from ..boundary.ffi import ffi, lib
+from ..backends.backend import check_status
+from ..backends.sharing import changing
+from ..boundary.ffi import NULL, ffi, lib
 from ..errors import GgmlError
 from ..tensors.tensor import Tensor
 from ..trace.run import COPY, NODES, WAIT, RunEvent
 from .made_up import MadeUp
 from .rebuilt import RebuiltGraph
 from .recording import events_of
+from .refusal import deciding
 from .scheduler import Scheduler
 from .state import labels
+from .struct import fields_of
 
 if TYPE_CHECKING:
     from ..backends.backend import Backend
     from ..plan import Plan
 
 _SAMPLE, _OUTPUTS = 4096, 256  # values that are kept of all outputs of a graph, and outputs
+ID_OF_GRAPH = "id of a graph"  # how a line begins that some releases have nothing for
 _ROUND, _COMPUTES = 0.1, 100  # seconds and computes of which a round takes the median
 
 
@@ -95,22 +100,30 @@ def run_again(
     scheduler: Scheduler,
     memory: RebuiltGraph,
     allocate: Callable[[bool], Plan],
+    pin: Callable[[], None],
     first: Sequence[Output],
 ) -> tuple[str, ...]:
     """What more computes do, in lines: on the scheduler's next copy of the graph, after a wait,
-    with an eval callback that looks at some nodes and stops a split, and with a copy callback that
-    fills some weights itself. `first` are the outputs of the first compute."""
+    with an eval callback that looks at some nodes and stops a split, with a copy callback that
+    fills some weights itself, and without memory given before. `first` are the outputs of the
+    first compute."""
     lines: list[str] = []
-    names = labels(scheduler)
+    names, ids = labels(scheduler), set[int]()
+    lines += _id_lines(scheduler, memory, ids)
 
     def add(title: str, rows: Sequence[str]) -> None:
         lines.extend(f"{title}: {row}" for row in rows)
 
     for n, waiting in ((2, False), (3, True)):
+        before = scheduler.n_reallocations
         plan = allocate(waiting)
+        again = scheduler.reallocations[-(scheduler.n_reallocations - before) or 256 :]
+        add(f"compute {n}", [f"laid out again: {one.text}" for one in again])
         add(f"compute {n}", (f"copy {plan.settings.cur_copy} of the graph", *lines_of(plan)))
         add(f"compute {n}", layout_lines(plan))
+        lines += _id_lines(scheduler, memory, ids)
         add(f"compute {n}", _steps(names, _computed(scheduler, memory)))
+    add("usage of compute buffers", _usages(memory))
     said = {True: 0, False: 0}
 
     def look(tensor: Tensor, ask: bool) -> bool:
@@ -140,6 +153,71 @@ def run_again(
         scheduler.set_copy_callback(fill)
         add("with a copy callback", _steps(names, _computed(scheduler, memory)))
         scheduler.set_copy_callback(None)
+    if all(tensor.type.name != "I32" for tensor in memory.graph.leafs):  # else an index of nothing
+        scheduler.reset()
+        pin()
+        add(
+            "computed at once",
+            _steps(names, events_of(scheduler, lambda: _at_once(scheduler, memory))),
+        )
+    return tuple(lines)
+
+
+def _at_once(scheduler: Scheduler, memory: RebuiltGraph) -> None:
+    """Computes a graph that has no memory yet, on whatever values are there. Upstream drops the
+    pins then, which `Scheduler.compute` avoids. C: ggml_backend_sched_graph_compute"""
+    graph = memory.graph
+    with changing("computing", scheduler, graph, graph=graph), deciding(scheduler, graph, True):
+        status = lib.ggml_backend_sched_graph_compute(scheduler.ptr, graph.ptr)
+    check_status(status, "compute")
+
+
+def _id_lines(scheduler: Scheduler, memory: RebuiltGraph, seen: set[int]) -> list[str]:
+    """Which ids the graph and its splits have; backends keep what they made of a graph by its id.
+    [] in releases without ids. C: ggml_graph_next_uid"""
+    field = fields_of(lib.GP_STRUCT_CGRAPH)["uid"]
+    if field.kind == lib.GP_FIELD_ABSENT:
+        return []
+    at = int(ffi.cast("uintptr_t", memory.graph.ptr)) + field.offset
+    found = {"the graph": int(ffi.cast("uint64_t *", at)[0])}
+    splits = scheduler.state.splits[: scheduler.n_splits]
+    found |= {f"split {i}": int(split.graph.uid) for i, split in enumerate(splits)}
+    lines = []
+    for what, uid in found.items():
+        kind = "none" if not uid else "one that was given before" if uid in seen else "a new one"
+        lines.append(f"{ID_OF_GRAPH}: {what} has {kind}")
+        seen.add(uid)
+    return lines
+
+
+def _usages(memory: RebuiltGraph) -> list[str]:
+    """Names of buffer types in which nodes are, with the usage of the buffers."""
+    found = [node.buffer for node in memory.graph.nodes if node.buffer is not None]
+    return sorted({f"{one.type.name} {one.usage}" for one in found})
+
+
+def unplaced_lines(
+    scheduler: Scheduler, memory: RebuiltGraph, sizes: Callable[[], dict[str, int]]
+) -> tuple[str, ...]:
+    """What `reserve` does with weights that have no address yet, as where llama.cpp fits a model
+    (llama_params_fit), and with tensors that have an address and are in no buffer."""
+    placed = [t.ptr for t in memory.tensors if t.ptr.buffer and t.ptr.view_src == NULL]
+    lines = []
+    for field, title in (("data", "without addresses"), ("buffer", "without buffers")):
+        kept = [getattr(ptr, field) for ptr in placed]
+        try:
+            for ptr in placed:
+                setattr(ptr, field, NULL)
+            scheduler.reserve(memory.graph)
+            lines += [f"reserved {title}: {name} {n} B" for name, n in sizes().items()]
+            if field == "buffer":
+                scheduler.alloc_without_plan(memory.graph)
+        except GgmlError as error:
+            lines.append(f"reserved {title}: {str(error).partition(chr(10))[0]}")
+        finally:
+            scheduler.reset()
+            for ptr, was in zip(placed, kept, strict=True):
+                setattr(ptr, field, was)
     return tuple(lines)
 
 

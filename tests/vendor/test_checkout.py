@@ -1,11 +1,15 @@
 """A checkout is built from a copy in which only what changed is new."""
 
 import os
+from types import SimpleNamespace
 
+import build_ggml
 import pytest
 
-from vendor import checkout
+from vendor import checkout, instrument
+from vendor.edit import Edit
 from vendor.identity import Options, configuration, tree_of, upstream_of
+from vendor.report import BuildError
 
 
 @pytest.fixture
@@ -47,6 +51,34 @@ def test_only_what_changed_is_written(ggml, tmp_path):
     assert written(ggml, target) == (every, {"src/ggml.c"})
     (ggml / "src" / "ggml-alloc.c").unlink()
     assert written(ggml, target) == (every - {"src/ggml-alloc.c"}, set())
+
+
+def test_comments_are_copied_on_demand(ggml, tmp_path):
+    """An edit that looks for a comment finds the checkout's own."""
+    target = checkout.copied(ggml, tmp_path / "copy")
+    text = "int f(void) { return 1; } // two\n"
+    (ggml / "src" / "ggml.c").write_text(text)
+    checkout.copied(ggml, target)
+    assert (target / "src" / "ggml.c").read_text() != text
+    checkout.copied(ggml, target, comments=True)
+    assert (target / "src" / "ggml.c").read_text() == text
+
+
+def test_a_comment_that_edits_look_for_can_be_restored(ggml, tmp_path, monkeypatch):
+    """It was gone when the copy was made: a build of the checkout as it is now finds it."""
+    file, compiled = ggml / "src" / "ggml.c", SimpleNamespace(failed=lambda: None, folder=tmp_path)
+    edit = Edit("one", "// one\n", "int h;\n// one\n")
+    monkeypatch.setattr(instrument, "EDITS", {"ggml.c": (edit,)})
+    monkeypatch.setattr(instrument, "_unedited", lambda _src: ())
+    text = file.read_text()
+    file.write_text(text.replace("one", "gone"))
+    copy = checkout.copied(ggml, tmp_path / "copy")
+    with pytest.raises(BuildError, match=f"cannot instrument {ggml}.*found 0 times"):
+        build_ggml._instrumented(copy, compiled, ggml)
+    file.write_text(text)
+    checkout.copied(ggml, copy)
+    assert build_ggml._instrumented(copy, compiled, ggml) == ["ggml.c"]
+    assert "int h;" in (tmp_path / build_ggml.INSTRUMENTED / "ggml.c").read_text()
 
 
 def test_a_file_that_is_restored_with_its_old_time_is_new(ggml, tmp_path):
