@@ -31,8 +31,18 @@ if str(Path(__file__).resolve().parent) not in sys.path:
     sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from vendor import cache as caches
-from vendor import card_backends, cards, cuda, fetch, processor, profiles, releases, toolchain
-from vendor.checkout import copied, replaces
+from vendor import (
+    card_backends,
+    cards,
+    cuda,
+    fetch,
+    processor,
+    profiles,
+    releases,
+    toolchain,
+    unpacked,
+)  # fmt: skip
+from vendor.checkout import copied, replaces, restore_comments
 from vendor.compile import Tree
 from vendor.identity import (
     NATIVE,
@@ -133,7 +143,7 @@ def _build(
         ggml = copied(upstream.folder, tree.folder / "source")
         shown = str(upstream.folder)
         tree.shown = {str(ggml): shown, os.path.relpath(ggml, tree.build): shown}   # ccache's too
-    copies = [] if options.pristine else _instrumented(ggml, tree, upstream.folder)
+    copies = [] if options.pristine else _instrumented(ggml, tree, upstream.folder, options.cache)
     generated = _generate(ggml, tree)
     own_flags = dict(options.defines).get("CMAKE_CXX_FLAGS")
     compiler = cards.command(tools.cxx, tools.launcher, own_flags, options.sanitize)
@@ -191,16 +201,23 @@ def write_if_changed(path: Path, text: str) -> None:
         path.write_text(text, encoding="utf-8")
 
 
-def _instrumented(ggml: Path, tree: Tree, checkout: Path | None = None) -> list[str]:
+def _instrumented(
+    ggml: Path, tree: Tree, checkout: Path | None = None, cache: Path | None = None
+) -> list[str]:
     """Make the instrumented copies in the tree. Returns their paths relative to upstream's src/.
 
-    `ggml` is a copy of `checkout`, if given. It may have older comments, and some edits look for a
-    comment: one that is not found in the copy is looked for in the checkout's own text."""
+    `ggml` is a copy of `checkout`, if given. Some edits look for a comment: the copy gets those of
+    the default release, if it is in the cache, where the checkout has other ones."""
     from vendor import instrument
 
+    known = unpacked.folder(releases.default().label, cache) if checkout and cache else None
+    if known:
+        restore_comments(ggml / "src", known)
     texts, placed = instrument.instrumented(ggml / "src")
-    if checkout and instrument.missing(placed):
+    if checkout and instrument.missing(placed):  # the copy may have older comments
         copied(checkout, ggml, comments=True)
+        if known:
+            restore_comments(ggml / "src", known)
         texts, placed = instrument.instrumented(ggml / "src")
     if said := instrument.missing(placed):
         tree.failed()

@@ -65,7 +65,7 @@ PATTERNS = (
     "ggml_py/scheduler/observed.py", "benchmarks/c_mutants.py", "benchmarks/same_plans.py",
     "vendor/upstream.toml",
 )  # fmt: skip
-LIMIT_S = 4  # seconds of the processor
+LIMIT_S = 4  # seconds of the processor for a case
 
 
 def mutants(folder: Path, upstream: Path) -> dict[str, list[Mutant]]:
@@ -149,8 +149,15 @@ def digests(cases: list) -> list[str]:
     return found
 
 
-def forked(number: int, cases: list, variable: ctypes.c_int, usual: list[str] = ()) -> dict:
-    """The digests with a change up to the first that is unusual, or how the process ended."""
+def forked(
+    number: int,
+    cases: list,
+    variable: ctypes.c_int,
+    order: Sequence[int],
+    usual: Sequence[str] = (),
+) -> dict:
+    """The digests of the cases in that order, or the case that notices the change, and how: "" if
+    no case does."""
     read, write = os.pipe()
     child = os.fork()
     if not child:
@@ -158,27 +165,32 @@ def forked(number: int, cases: list, variable: ctypes.c_int, usual: list[str] = 
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, 1)
         os.dup2(null, 2)
-        resource.setrlimit(resource.RLIMIT_CPU, (LIMIT_S, LIMIT_S))
-        signal.alarm(9 * LIMIT_S)
         variable.value = number
-        done = []
         with os.fdopen(write, "w") as out:
-            for i, case in enumerate(cases):
-                done = digests([case])
-                out.write(done[0] + "\x1e")
+            for i in order:
+                _soft, hard = resource.getrlimit(resource.RLIMIT_CPU)
+                resource.setrlimit(resource.RLIMIT_CPU, (int(time.process_time()) + LIMIT_S, hard))
+                signal.alarm(60 * LIMIT_S)
+                (done,) = digests([cases[i]])
+                out.write(done + "\x1e")
                 out.flush()
-                if usual and done[0] != usual[i] and not os.environ.get("GP_SHOW"):
+                if usual and done != usual[i] and not os.environ.get("GP_SHOW"):
                     break
         os._exit(0)
     os.close(write)
     with os.fdopen(read) as said:
-        text = said.read()
+        found = said.read().split("\x1e")[:-1]
     _pid, status = os.waitpid(child, 0)
     code = os.waitstatus_to_exitcode(status)
-    rows = text.split("\x1e")[:-1]
-    if code and len(rows) < len(cases):
-        rows.append(f"ends the process ({code})")
-    return {"rows": rows}
+    if code > 0:
+        raise RuntimeError(f"change {number}: this program failed, exit status {code}")
+    if not usual or os.environ.get("GP_SHOW"):
+        return {"rows": found}
+    if code and len(found) < len(cases):  # it ended in the next one
+        return {"by": cases[order[len(found)]].name, "how": f"ends the process ({code})"}
+    if found and found[-1] != usual[order[len(found) - 1]]:
+        return {"by": cases[order[len(found) - 1]].name, "how": "differs"}
+    return {"by": "", "how": ""}
 
 
 def child(folder: str, numbers: list[int]) -> None:
@@ -196,18 +208,23 @@ def child(folder: str, numbers: list[int]) -> None:
     gc.freeze()
     (library_file,) = Path(folder).glob("*/libggml-base.so.0")
     variable = ctypes.c_int.in_dll(ctypes.CDLL(str(library_file)), "gp_mutant")
-    usual = forked(0, cases, variable)["rows"]
+    order = list(range(len(cases)))
+    usual = forked(0, cases, variable, order)["rows"]
+    print(json.dumps([0, {"rows": usual}]), flush=True)
+    places = {case.name: i for i, case in enumerate(cases)}
     for number in numbers:
-        print(json.dumps([number, forked(number, cases, variable, usual)]), flush=True)
+        row = forked(number, cases, variable, order, usual)
+        print(json.dumps([number, row]), flush=True)
+        if row.get("by"):  # it will notice the next change, too
+            order.remove(places[row["by"]])
+            order.insert(0, places[row["by"]])
 
 
-def asked(
-    folder: Path, every: dict[int, Mutant], numbers: list[int], jobs: int
-) -> dict[int, list[str]]:
-    """The rows of each change, and those of none as number 0; all are kept in `rows.jsonl`."""
+def asked(folder: Path, every: dict[int, Mutant], numbers: list[int], jobs: int) -> dict[int, dict]:
+    """What is seen of each change, and of none as number 0; all is kept in `rows.jsonl`."""
 
     def part(own: list[int]) -> list:
-        job = folder / f"numbers-{own[-1]}"
+        job = folder / f"numbers-{own[-1] if own else 0}"
         job.write_text(json.dumps(own))
         rows = []
         with subprocess.Popen(
@@ -216,23 +233,23 @@ def asked(
         ) as process:  # fmt: skip
             for line in process.stdout or ():
                 number, row = json.loads(line)
-                rows.append((number, row["rows"]))
-                of = str(every[number]) if number else ""
+                row["of"] = str(every[number]) if number else ""
+                rows.append((number, row))
                 with (folder / "rows.jsonl").open("a") as out:
-                    out.write(json.dumps([number, {**row, "of": of}]) + "\n")
+                    out.write(json.dumps([number, row]) + "\n")
         return rows
 
-    parts = [[0, *numbers[i::jobs]] for i in range(jobs if numbers else 1)]
+    parts = [numbers[i::jobs] for i in range(jobs if numbers else 1)]
     with ThreadPoolExecutor(jobs) as pool:
         return dict(row for rows in pool.map(part, parts) for row in rows)
 
 
-def kept(path: Path, every: dict[int, Mutant], usual: list[str]) -> dict[int, list[str]]:
-    """The rows of a run that planned the same cases with the same changes."""
+def kept(path: Path, every: dict[int, Mutant], usual: list[str]) -> dict[int, dict]:
+    """What a run saw that planned the same cases with the same changes."""
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     if any(row["rows"] != usual for number, row in rows if not number):
         raise SystemExit(f"{path} is of other cases: run it again")
-    return {n: row["rows"] for n, row in rows if n and row["of"] == str(every.get(n, ""))}
+    return {n: row for n, row in rows if n and row["of"] == str(every.get(n, ""))}
 
 
 def main() -> int:
@@ -259,10 +276,10 @@ def main() -> int:
         return 0
     print(f"{len(every)} changes, compiled in {time.monotonic() - start:.0f} s", flush=True)
     wanted = args.only or list(every)
-    usual = asked(folder, every, [], 1)[0]
+    usual = asked(folder, every, [], 1)[0]["rows"]
     rows = kept(args.kept, every, usual) if args.kept else {}
     rows |= asked(folder, every, [n for n in wanted if n not in rows], args.jobs)
-    noticed = {n for n in wanted if rows[n] != usual}
+    noticed = {n for n in wanted if rows[n]["by"]}
     missed = [every[n] for n in wanted if n not in noticed]
     reasons = {mutant.number: reasons_of(mutant) for mutant in missed}
     for mutant in missed:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from vendor.comments import without_comments
+from vendor.comments import without_comments, without_comments_of
+from vendor.edit import Edit
 
 _FOLDERS = ("cmake", "include", "src")
 
@@ -39,6 +41,58 @@ def copied(ggml: Path, target: Path, comments: bool = False) -> Path:
         copy.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(source, copy)
     return target
+
+
+def restore_comments(src: Path, known: Path) -> None:
+    """Puts the comments that our edits look for into a copy of a checkout's `src`, where the
+    checkout says something else there. `known` is the `src` of a release: the comment goes before
+    the line of code that it stands before there, if the code around is the same."""
+    from vendor import instrument
+
+    for source, edits in instrument.EDITS.items():
+        comments = comments_of(edits)
+        for file in instrument.homes(src, source) if comments else ():
+            path, model = src / file, known / source
+            if path.is_file() and model.is_file():
+                text = path.read_text(encoding="utf-8")
+                made = with_comments(text, model.read_text(encoding="utf-8"), comments)
+                if made != text:
+                    path.write_text(made, encoding="utf-8")
+
+
+def comments_of(edits: Iterable[Edit]) -> list[str]:
+    """The lines of comment, or their beginnings, in what edits look for."""
+    lines = [line for edit in edits for line in (edit.anchor + "\n" + edit.until).split("\n")]
+    return [line for line in lines if line.lstrip().startswith("//")]
+
+
+def with_comments(text: str, model: str, comments: Iterable[str]) -> str:
+    """The text with the comments of `model` that it lacks."""
+    missing = [one for one in comments if one not in text and model.count(one) == 1]
+    if not missing:
+        return text
+    code, known = _code(text), _code(model)
+    matcher = difflib.SequenceMatcher(
+        None, [line for _n, line in known], [line for _n, line in code], autojunk=False
+    )
+    places = {a + k: b + k for a, b, n in matcher.get_matching_blocks() for k in range(n)}
+    lines = text.splitlines(keepends=True)
+    added = []
+    for comment in missing:
+        at = model.count("\n", 0, model.index(comment))
+        after = next((i for i, (n, _line) in enumerate(known) if n > at), -1)
+        if after in places and places.get(after - 1) == places[after] - 1:
+            whole = model.splitlines(keepends=True)[at]
+            added.append((code[places[after]][0], at, whole))
+    for n, _at, comment in sorted(added, reverse=True):
+        lines.insert(n, comment)
+    return "".join(lines)
+
+
+def _code(text: str) -> list[tuple[int, str]]:
+    """The lines that are more than comments, without these, and their numbers from 0."""
+    lines = without_comments_of(text.encode()).decode().split("\n")
+    return [(n, " ".join(line.split())) for n, line in enumerate(lines) if line.strip()]
 
 
 def _files(ggml: Path) -> Iterator[Path]:

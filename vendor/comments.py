@@ -7,9 +7,7 @@ from pathlib import Path
 
 _C = frozenset((".c", ".cc", ".cpp", ".cu", ".cuh", ".h", ".hpp", ".m", ".mm"))
 # Strings and characters come first, because they may contain what looks like a comment.
-_TOKENS = re.compile(
-    rb'"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'|//[^\n]*|/\*.*?\*/', re.DOTALL
-)
+_TOKENS = re.compile(rb'"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'|//[^\n]*|/\*.*?\*/', re.DOTALL)
 
 
 def without_comments(path: Path) -> bytes:
@@ -18,6 +16,11 @@ def without_comments(path: Path) -> bytes:
     data = path.read_bytes()
     if path.suffix not in _C or b'R"' in data or b"??/" in data:
         return data
+    return without_comments_of(data)
+
+
+def without_comments_of(data: bytes) -> bytes:
+    """Text in C or C++, each comment replaced by its line breaks."""
 
     def kept(found: re.Match[bytes]) -> bytes:
         if not found[0].startswith(b"/"):

@@ -7,11 +7,14 @@ from typing import Any
 
 import click
 
+from ..errors import NotBuiltError
 from ..trace.names import counted
 from .shared.bar import bar
 from .shared.cases import PLAN_OPTIONS, cases_of
 from .shared.options import as_json
 from .shared.reports import FILES, check_reports, report, report_options
+
+_UNTESTED = 125  # what `git bisect run` takes as "skip this one"
 
 
 @click.command(
@@ -62,7 +65,8 @@ def command(
     long it takes where no device is simulated. With --machine, plans that differ have a predicted
     time, by what that machine's devices were measured to take: the release's kernels are not in it.
 
-    Exit status: 0 if nothing differs that --allow does not name, 1 otherwise.
+    Exit status: 0 if nothing differs that --allow does not name, 1 if something does, 125 if one of
+    the two cannot be built: `git bisect run` skips such a checkout.
 
     \b
     ggml-py compare --upstream 0.17.0 --upstream 0.18.0 llama-server.ggrec
@@ -83,17 +87,21 @@ def command(
         raise click.UsageError("--times computes, --plans-only does not: give one of them")
     check_reports(reported["allow"], (reported[kind] for kind in FILES))
     cases = cases_of(sources)
-    with bar(f"planning {len(cases)} cases twice", at_once=True) as show:
-        found = compare(
-            *releases,
-            cases,
-            build=not no_build,
-            jobs=jobs,
-            progress=show,
-            rounds=rounds or 0,
-            observe=not plans_only,
-            machine=machine,
-        )
+    try:
+        with bar(f"planning {len(cases)} cases twice", at_once=True) as show:
+            found = compare(
+                *releases,
+                cases,
+                build=not no_build,
+                jobs=jobs,
+                progress=show,
+                rounds=rounds or 0,
+                observe=not plans_only,
+                machine=machine,
+            )
+    except NotBuiltError as error:
+        click.echo(f"error: {error}", err=True)
+        click.get_current_context().exit(_UNTESTED)
     if all(row.errors[0] and row.errors[1] for row in found.rows):
         first = found.rows[0]
         raise ValueError(f"neither release has a plan; {first.case}: {first.errors[1]}")

@@ -172,6 +172,16 @@ def test_mistakes(words, code, error):
     assert error in fails(*words, code=code)
 
 
+def test_what_cannot_be_built_is_skipped_by_git_bisect(tmp_path):
+    """Status 1 would call such a commit bad."""
+    (tmp_path / "include").mkdir()
+    (tmp_path / "src").mkdir()
+    for name in ("include/ggml.h", "src/ggml.c", "CMakeLists.txt"):
+        (tmp_path / name).write_text("")
+    words = ("compare", "--upstream", NEW, "--source", tmp_path)
+    assert f"{tmp_path} could not be built: see above" in fails(*words, code=125)
+
+
 def test_options_are_those_of_plan(folder):
     words = ("compare", "--upstream", OLD, "--upstream", NEW, folder / "m.gguf")
     assert "No such option '--nonsense'" in fails(*words, "--nonsense", "3", code=2)

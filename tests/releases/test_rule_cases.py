@@ -7,12 +7,13 @@ from dataclasses import replace
 import pytest
 
 import ggml_py as ggml
-from ggml_py.releases import Made, rule_cases
+from ggml_py.releases import Made, rule_cases, runs
 from ggml_py.releases.attribution import _decided, explained, parting
 from ggml_py.releases.compare import compared
 from ggml_py.releases.drawn_at_random import draw
 from ggml_py.releases.rule_changes import ChangedRule, changed_rules
 from ggml_py.scheduler.as_recorded import AsRecorded
+from ggml_py.scheduler.observed import ID_OF_GRAPH
 from ggml_py.trace import reference
 from ggml_py.trace.reference import CannotPlanError, Planning
 
@@ -106,6 +107,49 @@ def test_upstream_plans_it_as_the_reference(cases, index):
         assert again.outcome == replace(case.plan.outcome, hash_set_used=used)
         seen = scheduler.observe(case.plan, case.reserve, case.in_depth)
     assert seen.layout or seen.left_out
+
+
+def seen_of(cases, name):
+    (case,) = [one for one in cases if one.name == name]
+    with AsRecorded(case.plan, 1024, 1) as scheduler:
+        return scheduler.observe(case.plan, case.reserve, case.in_depth)
+
+
+def test_what_a_scheduler_does_besides_planning_is_seen(cases):
+    later = seen_of(cases, "a reserve with pins").later
+    assert later[:2] == ("reserve: wait synchronize gpu0", "reserve: wait synchronize CPU")
+    ids = [line for line in later if line.startswith(ID_OF_GRAPH)]
+    assert len(ids) == 12 and all(line.endswith("has a new one") for line in ids)
+    assert "usage of compute buffers: gpu0 compute" in later
+    at_once = [line for line in later if line.startswith("computed at once: nodes")]
+    assert at_once == ["computed at once: nodes CPU nodes 0 to 3"]  # the pins are dropped
+
+
+def test_weights_without_an_address_take_no_compute_buffer(cases):
+    seen = seen_of(cases, "weights in host memory without offload")
+    sizes = [f"reserved without addresses: {name} {n} B" for name, n in seen.allocated.items()]
+    assert sizes == [line for line in seen.later if line.startswith("reserved without addr")]
+
+
+def test_a_graph_is_laid_out_again_only_if_it_must_be(cases):
+    again = {
+        case.name: (seen.reallocations, [x for x in seen.later if "laid out again" in x])
+        for case in cases
+        if case.reserve and (seen := seen_of(cases, case.name)).later
+    }
+    assert again["smaller than reserved"] == ((), [])
+    assert not any(later for _first, later in again.values())
+    (text,) = again["no view, reserved as one"][0]
+    assert "the one before had its own memory" in text
+    assert again["the last source without memory, reserved in some"][0]
+
+
+def test_what_one_release_lacks_is_no_difference():
+    lines = [f"{ID_OF_GRAPH}: split 0 has a new one", "compute 2: compute", "copy callback: 'w'"]
+    for lacking in (lines[1:], lines[:2], lines[1:2]):
+        assert runs._later(lines, lacking)[0] == runs._later(lines, lacking)[1]
+    other = [f"{ID_OF_GRAPH}: split 0 has none", *lines[1:]]
+    assert runs._later(lines, other) == (lines, other)
 
 
 def under(cases, change):

@@ -1,13 +1,15 @@
 """A checkout is built from a copy in which only what changed is new."""
 
 import os
+import re
 from types import SimpleNamespace
 
-import build_ggml
 import pytest
 
-from vendor import checkout, instrument
-from vendor.edit import Edit
+import build_ggml
+from vendor import cache as caches
+from vendor import checkout, instrument, releases, unpacked
+from vendor.edit import Edit, place
 from vendor.identity import Options, configuration, tree_of, upstream_of
 from vendor.report import BuildError
 
@@ -79,6 +81,57 @@ def test_a_comment_that_edits_look_for_can_be_restored(ggml, tmp_path, monkeypat
     checkout.copied(ggml, copy)
     assert build_ggml._instrumented(copy, compiled, ggml) == ["ggml.c"]
     assert "int h;" in (tmp_path / build_ggml.INSTRUMENTED / "ggml.c").read_text()
+
+
+MODEL = """\
+void split(void) {
+    // pass 1: assign
+    int a = 0; // first
+    while (a < 2) {
+        a++;
+    }
+
+    // pass 2: expand
+    // (both ways)
+    for (;;) {
+        break;
+    }
+}
+"""
+ANCHORS = ("    // pass 1: assign", "    // pass 2:")
+
+
+@pytest.mark.parametrize("said", ["    // another word\n", "    /* two\n    lines */\n", ""])
+def test_comments_that_edits_look_for_are_put_back(said):
+    """Whatever a checkout says there, or does not."""
+    text = MODEL.replace("    // pass 2: expand\n    // (both ways)\n", said)
+    text = text.replace("int a = 0; // first", "int  a = 0;")
+    made = checkout.with_comments(text, MODEL, ANCHORS)
+    assert made == text.replace("    for (;;)", "    // pass 2: expand\n    for (;;)")
+    assert checkout.with_comments(made, MODEL, ANCHORS) == made
+
+
+@pytest.mark.parametrize("old, new", [("a++;\n    }", "a++;\n    }\n    g();"), ("for (;;)", "do")])
+def test_no_comment_is_put_where_the_code_is_another(old, new):
+    text = MODEL.replace("// pass 2: expand", "// else").replace(old, new)
+    assert checkout.with_comments(text, MODEL, ANCHORS) == text
+
+
+def test_all_comments_of_a_checkout_may_change():
+    """The scheduler and the allocator of the default release without lines of comment."""
+    known = unpacked.folder(releases.default().label, caches.default_folder())
+    if known is None:
+        pytest.skip("the sources of the default release are not on this machine")
+    usual, _placed = instrument.instrumented(known)
+    for name in ("ggml-backend.cpp", "ggml-alloc.c"):
+        plain = re.sub(r"(?m)^ *//.*\n", "", (known / name).read_text())
+        edits = instrument.EDITS[name]
+        wanted = checkout.comments_of(edits)
+        made = checkout.with_comments(plain, (known / name).read_text(), wanted)
+        texts = {name: made}
+        assert not [one.wrong for edit in edits if (one := place(name, edit, texts, [name])).wrong]
+        code = [[line for _n, line in checkout._code(text)] for text in (texts[name], usual[name])]
+        assert code[0] == code[1]
 
 
 def test_a_file_that_is_restored_with_its_old_time_is_new(ggml, tmp_path):
