@@ -206,8 +206,8 @@ def _instrumented(
 ) -> list[str]:
     """Make the instrumented copies in the tree. Returns their paths relative to upstream's src/.
 
-    `ggml` is a copy of `checkout`, if given. Some edits look for a comment: the copy gets those of
-    the default release, if it is in the cache, where the checkout has other ones."""
+    `ggml` is a copy of `checkout`, if given. Some edits look for a comment. If the checkout lacks
+    it, the copy gets it from the default release's sources, if they are in the cache."""
     from vendor import instrument
 
     known = unpacked.folder(releases.default().label, cache) if checkout and cache else None

@@ -56,7 +56,7 @@ class Mutant:
     how: str
     text: str
     line: int  # of the source
-    near: str = field(default="", compare=False)  # the line, with the one before and two after it
+    near: str = field(default="", compare=False)  # the line, behind "»", and those around it
 
     def __str__(self) -> str:
         was, now = (" ".join(t.split()) for t in (self.site.text, self.text))
@@ -368,7 +368,7 @@ def mutants_of(
         line = text.count("\n", 0, site.begin) + 1
         if line in skipped:
             continue
-        near = " ".join(lines[max(0, line - 2) : line + 2])
+        near = " ".join([*lines[max(0, line - 2) : line - 1], "»", *lines[line - 1 : line + 2]])
         for how, other in site.others:
             found.append(Mutant(first + len(found), site, how, other, line, near))
     return found

@@ -69,8 +69,7 @@ LIMIT_S = 4  # seconds of the processor for a case
 
 
 def mutants(folder: Path, upstream: Path) -> dict[str, list[Mutant]]:
-    """The changes of each file in a folder of instrumented copies, none of which is on a line that
-    upstream's file lacks."""
+    """Changes by file of a folder of instrumented copies. Our own lines are not changed."""
     made: dict[str, list[Mutant]] = {}
     first = 1
     for file, functions in FUNCTIONS.items():
@@ -221,7 +220,7 @@ def child(folder: str, numbers: list[int]) -> None:
 
 
 def asked(folder: Path, every: dict[int, Mutant], numbers: list[int], jobs: int) -> dict[int, dict]:
-    """What is seen of each change, and of none as number 0; all is kept in `rows.jsonl`."""
+    """The row of each change; row 0 is of the unchanged library. Appends to `rows.jsonl`."""
 
     def part(own: list[int]) -> list:
         job = folder / f"numbers-{own[-1] if own else 0}"
@@ -245,7 +244,7 @@ def asked(folder: Path, every: dict[int, Mutant], numbers: list[int], jobs: int)
 
 
 def kept(path: Path, every: dict[int, Mutant], usual: list[str]) -> dict[int, dict]:
-    """What a run saw that planned the same cases with the same changes."""
+    """Rows of an earlier run of the same cases and changes."""
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     if any(row["rows"] != usual for number, row in rows if not number):
         raise SystemExit(f"{path} is of other cases: run it again")
@@ -278,7 +277,8 @@ def main() -> int:
     wanted = args.only or list(every)
     usual = asked(folder, every, [], 1)[0]["rows"]
     rows = kept(args.kept, every, usual) if args.kept else {}
-    rows |= asked(folder, every, [n for n in wanted if n not in rows], args.jobs)
+    new = asked(folder, every, [n for n in wanted if n not in rows], args.jobs)
+    rows |= new
     noticed = {n for n in wanted if rows[n]["by"]}
     missed = [every[n] for n in wanted if n not in noticed]
     reasons = {mutant.number: reasons_of(mutant) for mutant in missed}
@@ -294,12 +294,13 @@ def main() -> int:
         f"{len(unknown)}; {time.monotonic() - start:.0f} s"
     )
     if args.write:
-        write(every, noticed, missed, reasons, time.monotonic() - start)
+        n_kept = len(rows) - len(new)
+        write(every, noticed, missed, reasons, n_kept, time.monotonic() - start)
     return 1 if unknown or wrong else 0
 
 
 def misfits(noticed: Sequence[Mutant], reasons: dict[int, list[Reason]]) -> list[str]:
-    """The reasons that cover a change which is noticed, or none that is not."""
+    """Sentences about reasons that cover a noticed change, and about unused reasons."""
     found = [
         f"too broad: {one.why}: covers {mutant}" for mutant in noticed for one in reasons_of(mutant)
     ]
@@ -312,6 +313,7 @@ def write(
     noticed: set[int],
     missed: list[Mutant],
     reasons: dict[int, list[Reason]],
+    n_kept: int,
     seconds: float,
 ) -> None:
     """Writes the record."""
@@ -333,7 +335,8 @@ def write(
         kinds[kind] += len(changes)
     search.keep(
         "rule_mutants", "python benchmarks/rule_mutants.py --write", PATTERNS,
-        equal=not kinds["unknown"], seconds=round(seconds), n_cases=len(rule_cases()),
+        equal=not kinds["unknown"], seconds=round(seconds), n_kept=n_kept,
+        n_cases=len(rule_cases()),
         n_changes=len(every), n_noticed=len(noticed), not_noticed_by_kind=kinds,
         functions={name: f"{row[1]} of {row[0]}" for name, row in functions.items()},
         not_noticed=[

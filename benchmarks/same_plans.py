@@ -1,11 +1,11 @@
 """Why `rule_mutants.py` notices some of its changes nowhere.
 
-A reason is of one of four kinds:
+Kinds of reasons:
 
-- same: upstream does the same with every graph that it plans;
-- undefined: what differs is outside of an array, so that it may do anything;
-- refused: it decides only whether upstream refuses a graph that it cannot plan;
-- unseen: it can make a difference, and no graph here can show it.
+- same: no difference with any graph that upstream plans.
+- undefined: a read or write outside of an array.
+- refused: a difference only in graphs that upstream refuses.
+- unseen: a difference that no graph shows on the devices here.
 
 A change is covered if all words of a row are in its text or in the lines around it (`told`). A row
 that covers a change which is noticed is too broad, and an error, as is one that covers none.
@@ -74,7 +74,7 @@ REASONS = (
         "the number of inputs that a backend reads is compared with other backends' only, and each "
         "has one more",
         _SPLIT,
-        (("0 is 1: 0 → 1", "int n_supported = 0;"),),
+        (("0 is 1: 0 → 1", "» int n_supported = 0;"),),
     ),
     Reason(
         _SAME,
@@ -117,8 +117,8 @@ REASONS = (
     ),
     Reason(
         _UNSEEN,
-        "a backend reads its own memory (ggml_backend_sched_new asserts it). Only a tensor in "
-        "memory that is pinned to a device which cannot read it differs: set_tensor_backend refuses it",
+        "a backend reads its own memory (ggml_backend_sched_new asserts it). Only a pin to a "
+        "device that cannot read the tensor's memory differs, and set_tensor_backend refuses it",
         _SPLIT,
         (("without src_backend_id != cur_backend_id:",),),
     ),
@@ -183,7 +183,7 @@ REASONS = (
         _UNDEFINED,
         "it writes past a node's sources",
         _SPLIT,
-        (("without s < GGML_MAX_SRC:",), ("< is <=: s < GGML_MAX_SRC",)),
+        (("without s < GGML_MAX_SRC:",), ("→ s <= GGML_MAX_SRC",)),
     ),
     Reason(
         _SAME,
@@ -201,7 +201,7 @@ REASONS = (
         _SAME,
         "it only ends the process, with GGML_SCHED_DEBUG_REALLOC",
         f"{_SCHED}alloc_splits",
-        (("sched->debug_realloc > 0 →",), ("sched->debug_prev_graph_size ==",)),
+        (("0 is 1: sched->debug_realloc > 0",), ("sched->debug_prev_graph_size ==",)),
     ),
     Reason(
         _SAME,
@@ -252,7 +252,7 @@ REASONS = (
             (">= is >: alloc->n_chunks >=",),
             ("1 is 2: calloc(1,",),
             ("dropped: chunk->free_blocks[0].offset = 0",),
-            ("0 is 1: chunk->free_blocks[0].offset = 0",),
+            ("→ chunk->free_blocks[1].offset = 0",),
             ("2 is 3: chunk->free_blocks[0].size = SIZE_MAX/2",),
         ),
     ),
@@ -261,10 +261,16 @@ REASONS = (
         "only a message has max_avail",
         "ggml_dyn_tallocr_alloc",
         (
-            ("0 is 1: 0 → 1", "size_t max_avail = 0;"),
+            ("0 is 1: 0 → 1", "» size_t max_avail = 0;"),
             ("dropped: max_avail =",),
             ("MAX is MIN: max_avail =",),
         ),
+    ),
+    Reason(
+        _UNDEFINED,
+        "it reads before the first block of a full chunk",
+        "ggml_dyn_tallocr_alloc",
+        (("> is >=: chunk->n_free_blocks > 0",),),
     ),
     Reason(
         _SAME,
@@ -322,6 +328,7 @@ REASONS = (
             ("dropped: parent_size = aligned_offset",),
             ("dropped: p_addr.offset +=",),
             ("+= is -=: p_addr.offset +=",),
+            ("- is +: parent_size - node_size",),
             ("dropped: ggml_dyn_tallocr_free_bytes",),
         ),
     ),
@@ -359,7 +366,7 @@ REASONS = (
         _SAME,
         "a tensor is freed when nothing will read it any more, so that nothing asks",
         "ggml_gallocr_free_node",
-        (("dropped: hn->allocated = false",),),
+        (("dropped: hn->allocated = false",), ("false is true: hn->allocated = false",)),
     ),
     Reason(
         _SAME,
@@ -377,7 +384,8 @@ REASONS = (
         "a table that is larger or smaller, and large enough; or made again with its size",
         _RESERVE,
         (
-            ("min_hash_size += min_hash_size / 4",),
+            ("dropped: min_hash_size += min_hash_size / 4",),
+            ("4 is 5: min_hash_size += min_hash_size / 4",),
             ("< is <=: galloc->hash_set.size < min_hash_size",),
             ("< is <=: galloc->n_nodes < graph->n_nodes",),
             ("< is <=: galloc->n_leafs < graph->n_leafs",),
@@ -391,10 +399,8 @@ REASONS = (
         (
             ("dropped: node_alloc->dst.addr = GGML_BUFFER_ADDRESS_INVALID",),
             ("dropped: node_alloc->dst.size_max = 0",),
-            ("0 is 1: node_alloc->dst.size_max = 0",),
             ("dropped: node_alloc->src[j].addr = GGML_BUFFER_ADDRESS_INVALID",),
             ("dropped: node_alloc->src[j].size_max = 0",),
-            ("0 is 1: node_alloc->src[j].size_max = 0",),
             ("leaf.addr = GGML_BUFFER_ADDRESS_INVALID →",),
             ("dropped: galloc->leaf_allocs[i].leaf.size_max = 0",),
             ("0 is 1: galloc->leaf_allocs[i].leaf.size_max = 0",),
@@ -455,7 +461,7 @@ REASONS = (
         "no simulated device has anything to reset in a buffer",
         "ggml_gallocr_alloc_graph",
         (
-            ("i < galloc->n_buffers →",),
+            ("negated: i < galloc->n_buffers",),
             ("0 is 1: 0 → 1", "// reset buffers"),
             ("galloc->buffers[i] != NULL →",),
             ("dropped: ggml_vbuffer_reset",),
@@ -466,7 +472,7 @@ REASONS = (
         "a source has got its memory as a leaf or a node before its reader",
         "ggml_gallocr_alloc_graph",
         (
-            ("0 is 1: 0 → 1", "node_alloc = &galloc->node_allocs[i];"),
+            ("0 is 1: 0 → 1", "» for (int j = 0; j < GGML_MAX_SRC; j++)"),
             ("one less: j < GGML_MAX_SRC", "node_alloc = &galloc->node_allocs[i];"),
             ("dropped: ggml_gallocr_init_tensor(galloc, src,",),
         ),

@@ -26,9 +26,9 @@ def digest_of(ggml: Path) -> str:
 
 
 def copied(ggml: Path, target: Path, comments: bool = False) -> Path:
-    """Makes `target` a copy of the checkout's ggml folder, and returns it. A file in which at most
-    comments changed stays as it was, with its time, so that it is not compiled again; with
-    `comments` it is copied. What was restored with an old time is new here."""
+    """Makes `target` a copy of the checkout's ggml folder, and returns it. A file with changed
+    comments only stays as it was, with its time, and is not compiled again; with `comments` it is
+    copied. A file that was restored with an old time gets a new one."""
     there = {path.relative_to(ggml) for path in _files(ggml)}
     for path in list(target.rglob("*")):
         if not path.is_dir() and path.relative_to(target) not in there:

@@ -317,7 +317,7 @@ def _between(op: str, **fields: str) -> Drawing:
 
 
 def _empty(view: bool = False, memory: str = "") -> Drawing:
-    """A node and a leaf without elements: no size tells them from what has memory of its own."""
+    """A node and a leaf without elements, whose size is that of a tensor with its own memory: 0."""
     g = Drawing(GPU, CPU)
     x = g.node("SQR", g.input(ne=(64, 0, 1, 1)), pin=GPU)
     g.node("SQRT", g.view(x) if view else g.node("CONT", x, pin=GPU), pin=GPU)

@@ -103,10 +103,9 @@ def run_again(
     pin: Callable[[], None],
     first: Sequence[Output],
 ) -> tuple[str, ...]:
-    """What more computes do, in lines: on the scheduler's next copy of the graph, after a wait,
-    with an eval callback that looks at some nodes and stops a split, with a copy callback that
-    fills some weights itself, and without memory given before. `first` are the outputs of the
-    first compute."""
+    """Lines about more computes of the graph: on the scheduler's next copy of it, after a wait,
+    with an eval callback that stops a split, with a copy callback that fills some weights, and
+    without memory given before. `first` are the outputs of the first compute."""
     lines: list[str] = []
     names, ids = labels(scheduler), set[int]()
     lines += _id_lines(scheduler, memory, ids)
@@ -173,8 +172,8 @@ def _at_once(scheduler: Scheduler, memory: RebuiltGraph) -> None:
 
 
 def _id_lines(scheduler: Scheduler, memory: RebuiltGraph, seen: set[int]) -> list[str]:
-    """Which ids the graph and its splits have; backends keep what they made of a graph by its id.
-    [] in releases without ids. C: ggml_graph_next_uid"""
+    """Lines about the ids of the graph and its splits, by which backends cache graphs. [] in
+    releases without ids. C: ggml_graph_next_uid"""
     field = fields_of(lib.GP_STRUCT_CGRAPH)["uid"]
     if field.kind == lib.GP_FIELD_ABSENT:
         return []
@@ -199,8 +198,8 @@ def _usages(memory: RebuiltGraph) -> list[str]:
 def unplaced_lines(
     scheduler: Scheduler, memory: RebuiltGraph, sizes: Callable[[], dict[str, int]]
 ) -> tuple[str, ...]:
-    """What `reserve` does with weights that have no address yet, as where llama.cpp fits a model
-    (llama_params_fit), and with tensors that have an address and are in no buffer."""
+    """Lines about two more reserves: first weights have a buffer and no address, as in llama.cpp's
+    llama_params_fit, then an address and no buffer."""
     placed = [t.ptr for t in memory.tensors if t.ptr.buffer and t.ptr.view_src == NULL]
     lines = []
     for field, title in (("data", "without addresses"), ("buffer", "without buffers")):
