@@ -172,6 +172,7 @@ def test_mistakes(words, code, error):
     assert error in fails(*words, code=code)
 
 
+@pytest.mark.thorough("builds")
 def test_what_cannot_be_built_is_skipped_by_git_bisect(tmp_path):
     """Status 1 would call such a commit bad."""
     (tmp_path / "include").mkdir()

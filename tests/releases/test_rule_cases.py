@@ -106,7 +106,8 @@ def test_upstream_plans_it_as_the_reference(cases, index):
         used = again.outcome.hash_set_used
         assert again.outcome == replace(case.plan.outcome, hash_set_used=used)
         seen = scheduler.observe(case.plan, case.reserve, case.in_depth)
-    assert seen.layout or seen.left_out
+    nothing = all(node.is_view_op for node in case.plan.nodes)  # gets no memory
+    assert seen.layout or seen.left_out or nothing
 
 
 def seen_of(cases, name):
