@@ -137,8 +137,9 @@ def change_of(text: str) -> dict[str, str | None] | None:
     words = shlex.split(text.replace(", ", " "))
     while words:
         word = words.pop(0)
-        if word == "without" and words and words[0] in (*OPTIONS, *SWITCHES):
-            found[words.pop(0)] = None
+        if word == "without" and words and {*words} <= {*OPTIONS, *SWITCHES}:
+            found |= dict.fromkeys(words)
+            words = []
         elif word in SWITCHES:
             found[word] = ""
         elif word in OPTIONS and words:
