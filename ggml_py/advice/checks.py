@@ -74,10 +74,17 @@ def advice(
 
 def _finding(facts: Facts, check: Check, seen: Observation) -> Finding:
     return Finding(
-        check.id, check.severity, check.title, seen.text[:1].upper() + seen.text[1:], seen.prose,
+        check.id, check.severity, check.title, _sentence(facts, seen.text), seen.prose,
         tuple(facts.plan.tensor(t.id) for t in seen.tensors), seen.bytes, seen.seconds,
         options=tuple(seen.options),
     )  # fmt: skip
+
+
+def _sentence(facts: Facts, text: str) -> str:
+    """The text with a capital, unless it begins with a device's name."""
+    names = {name for b in facts.plan.backends for name in (b.name, b.device)}
+    names.update(device.name for device in facts.plan.provenance.devices or ())
+    return text if text.partition(" ")[0] in names else text[:1].upper() + text[1:]
 
 
 def _by_time(findings: list[Finding], cost: Cost) -> Iterator[Finding]:

@@ -27,7 +27,7 @@ import ggml_py as ggml
 from ggml_py.advice import checks as advice
 from ggml_py.trace.facts import Facts, _pattern
 
-PAGES = Path(__file__).parents[3] / "docs" / "advice"
+PAGES = Path(__file__).parents[2] / "docs" / "advice"
 
 
 @pytest.fixture
@@ -132,7 +132,8 @@ def test_every_id_has_a_page_and_every_page_an_id():
     titles = {c.id: c.title for c in advice.CHECKS}
     listed = dict(re.findall(r"^\| \[(GP\d+)\]\(GP\d+\.md\) \| ([^|]+) \|", _readme(), re.M))
     assert set(listed) == ids
-    assert {id: title for id, title in listed.items() if id in titles} == titles
+    plain = {id: title.partition(" (only with")[0] for id, title in listed.items()}
+    assert {id: title for id, title in plain.items() if id in titles} == titles
     for id, title in titles.items():
         assert (PAGES / f"{id}.md").read_text().startswith(f"# {id}: {title}\n")
 

@@ -169,7 +169,7 @@ def test_gp107_on_a_server(tmp_path):
         print("true")
     """
     with server() as process:
-        support = Path(__file__).parents[2] / "support"
+        support = Path(__file__).parents[1] / "support"
         client(program, str(support), process.endpoint, str(tmp_path / "p.json"))
     finding = only(ggml.Plan.from_json(tmp_path / "p.json"), "GP107")
     assert names(finding) == ["biased0", "biased1", "biased2"]

@@ -84,7 +84,7 @@ def test_gp120_not_where_it_is_copied(stack):
 def test_gp121_a_device_without_anything(model):
     two = ("sim:gpu0", "sim:gpu1", "CPU")
     finding = found(model, "GP121", devices=two, n_gpu_layers=99, tensor_split=(1, 0))
-    assert finding.severity == "note" and finding.text.startswith("Gpu1 holds no weights")
+    assert finding.severity == "note" and finding.text.startswith("gpu1 holds no weights")
     assert "-sm layer" in finding.suggestion
     assert found(model, "GP121", devices=two, n_gpu_layers=99) is None
 
