@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from ..trace.names import counted
 from .shared.bar import bar
-from .shared.records import is_record, read_record
-from .shared.source import as_given, is_address, locals_of, saved_plan
-
-if TYPE_CHECKING:
-    from ..plan import Plan
+from .shared.source import Source, SourceType, as_given
 
 
 @click.group("corpus", short_help="Keep plans of models and programs, for compare and ci.")
@@ -35,11 +29,10 @@ def command() -> None:
     "models",
     nargs=-1,
     required=True,
-    type=click.Path(dir_okay=False),
+    type=SourceType("corpus make"),
     metavar="MODEL…",
-    callback=locals_of,
 )
-def make(folder: str, models: tuple[str, ...]) -> None:
+def make(folder: str, models: tuple[Source, ...]) -> None:
     """Plan MODELS on the CPU, with BLAS, on a simulated RTX 4090 with all layers and with one, on
     two, with the experts and with the cache in host memory; each time what libllama reserves, a
     prompt of 64 tokens, and one token. Weights are not read.
@@ -53,8 +46,9 @@ def make(folder: str, models: tuple[str, ...]) -> None:
 
     corpus = Corpus(Path(folder))
     written, without = 0, []
+    paths = [Path(model.path) for model in models if model.is_model]
     with bar(f"planning {len(models)} models", at_once=True) as show:
-        for i, model in enumerate(map(Path, models)):
+        for i, model in enumerate(paths):
             rows = list(corpus_plans(model))
             plans = [(label, plan) for label, plan in rows if isinstance(plan, Plan)]
             written += corpus.add(model.stem, plans, anew=True)
@@ -72,10 +66,12 @@ def make(folder: str, models: tuple[str, ...]) -> None:
 
 @command.command("add")
 @click.argument("folder", type=click.Path(file_okay=False))
-@click.argument("sources", nargs=-1, required=True, metavar="RECORD…")
+@click.argument(
+    "sources", nargs=-1, required=True, metavar="RECORD…", type=SourceType("corpus add")
+)
 @click.option("--name", metavar="NAME", help="What files are called; by default like the source.")
 @click.option("--no-names", is_flag=True, help="Replace the names of tensors.")
-def add_command(folder: str, sources: tuple[str, ...], name: str | None, no_names: bool) -> None:
+def add_command(folder: str, sources: tuple[Source, ...], name: str | None, no_names: bool) -> None:
     """Add the plans of records, and saved plans. A plan that decides the same about the same graph
     as one that is there is left out."""
     from ..releases.corpus import Corpus
@@ -86,21 +82,8 @@ def add_command(folder: str, sources: tuple[str, ...], name: str | None, no_name
         )
     corpus = Corpus(Path(folder))
     for source in sources:
-        plans = list(_plans(source))
-        called = name or re.sub(r"\.(ggrec|json|gz)\b", "", Path(source).name)
+        plans = [(re.sub(r"[^A-Za-z0-9.]+", "-", label), plan) for label, plan in source.plans()]
+        called = name or re.sub(r"\.(ggrec|json|gz)\b", "", Path(source.given).name)
         written = corpus.add(called, plans, names=not no_names)
         known = f"; {counted(len(plans) - written, 'other')} known" if written < len(plans) else ""
         click.echo(f"{source}: {counted(written, 'plan')} added to {folder}{known}")
-
-
-def _plans(source: str) -> Iterator[tuple[str, Plan]]:
-    if not Path(source).is_file() and not is_address(source):
-        raise click.UsageError(f"{source}: no such file")
-    if is_record(source):
-        for one in read_record(source).plans:
-            yield f"{one.index}-{re.sub(r'[^A-Za-z0-9.]+', '-', one.label)}", one.plan
-        return
-    plan = saved_plan(source)
-    if plan is None:
-        raise ValueError(f"{source} is a model: `ggml-py corpus make` plans it")
-    yield "plan", plan

@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
+from ..files.kinds import PLAN
 from ..trace.units import format_rate, format_rates, format_time
-from .shared.analysis import run_in, show_analysis
-from .shared.options import (
-    IntList,
-    ModelCommand,
-    as_json,
-    device_names,
-    echo_json,
-    given_model_options,
-    load_model,
-)
+from .shared.analysis import show_analysis
+from .shared.options import IntList, ModelCommand, as_json, echo_json
 from .shared.predicted import load_machine, machine_option, said_of
-from .shared.source import as_given, planning_options, saved_plan
+from .shared.source import Source, check_options, planning_options
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,7 +32,7 @@ _MOST_NODES = 12  # that the table of a plan shows
 @click.command(
     "cost", cls=ModelCommand, short_help="Predict how fast MODEL runs, from a calibration."
 )
-@planning_options
+@planning_options("cost")
 @machine_option
 @click.option("-p", "--n-prompt", type=IntList("numbers of tokens", 0, "512"), default="512",
               show_default=True, help="Tokens of the prompt, as in llama-bench.")  # fmt: skip
@@ -50,13 +43,12 @@ _MOST_NODES = 12  # that the table of a plan shows
               help="Tokens in the cache before, llama-bench's -d.")  # fmt: skip
 @as_json
 def command(
-    model: str,
+    model: Source,
     machine_path: str | None,
     n_prompt: list[int],
     n_gen: list[int],
     depths: list[int],
     as_json: bool,
-    **options: Any,
 ) -> None:
     """Predict the rows of llama-bench for MODEL on a calibrated machine, without running it: tokens
     per second, and the interval that holds the measured number in nine of ten cases. Only the
@@ -78,21 +70,19 @@ def command(
             "cost needs --machine FILE, which `ggml-py calibrate -o FILE` writes once for a machine"
         )
     machine = load_machine(machine_path)
-    run = run_in(model)
-    plan = saved_plan(model) if run is None else None
-    if (run or plan) and (given := given_model_options()):
-        raise click.UsageError(f"{model}: {', '.join(given)} can only apply to a model")
-    if run is not None:
-        show_analysis(run, machine, as_json)
+    check_options(model)
+    if model.kind is PLAN:
+        _show_plan(model.plan().cost(machine), as_json)
         return
-    if plan is not None:
-        _show_plan(plan.cost(machine), as_json)
+    if not model.is_model:
+        show_analysis(model.run(), machine, as_json)
         return
+    options = model.options
     options["n_threads"] = options["n_threads"] or machine.n_threads
     rows: list[BenchRow] = []
     n_layer = 0
     for depth in depths:
-        more, n_layer = _rows(model, machine, n_prompt, n_gen, depth, options)
+        more, n_layer = _rows(model, machine, n_prompt, n_gen, depth)
         rows += more
     if not rows:
         raise click.UsageError("-p 0 -n 0: expected tokens to evaluate")
@@ -101,8 +91,8 @@ def command(
     stale = dict.fromkeys(s for row in rows for _n, _past, cost in row.graphs for s in cost.stale)
     doubts = machine.doubts_about(_computing(rows))
     line = None
-    if not _refusal(model, options):
-        line = as_given(bench_line(model, n_prompt, n_gen, depths, options, n_layer))
+    if not _refusal(model):
+        line = bench_line(model, n_prompt, n_gen, depths, n_layer)
     if as_json:
         echo_json({
             "machine": machine.to_dict()["machine"], "doubts": list(doubts),
@@ -123,7 +113,7 @@ def _computing(rows: Sequence[BenchRow]) -> set[str]:
     }
 
 
-def _nothing_known(model: str, path: str, machine: Machine, rows: Sequence[BenchRow]) -> str:
+def _nothing_known(model: Source, path: str, machine: Machine, rows: Sequence[BenchRow]) -> str:
     measured = ", ".join(device.name for device in machine.devices) or "nothing"
     return (
         f"{path} has measured {measured}, and {model} computes on "
@@ -133,7 +123,7 @@ def _nothing_known(model: str, path: str, machine: Machine, rows: Sequence[Bench
 
 
 def _rows(
-    model: str, machine: Machine, n_prompt: list[int], n_gen: list[int], depth: int, options: Any
+    model: Source, machine: Machine, n_prompt: list[int], n_gen: list[int], depth: int
 ) -> tuple[list[BenchRow], int]:
     """The rows at one depth, for which llama-bench makes contexts as large as they need, and the
     number of the model's layers."""
@@ -144,14 +134,13 @@ def _rows(
     for n, prompt in [*((n, True) for n in n_prompt), *((n, False) for n in n_gen)]:
         if not n:
             continue
-        given = dict(options)
-        if given["n_ctx"] and given["n_ctx"] < depth + n:
+        n_ctx = model.options["n_ctx"] or depth + n
+        if n_ctx < depth + n:
             raise click.UsageError(
-                f"-c {given['n_ctx']}: {n} tokens at depth {depth} need {depth + n}; llama-bench "
+                f"-c {n_ctx}: {n} tokens at depth {depth} need {depth + n}; llama-bench "
                 "makes its contexts as large as they must be, so -c can be left out"
             )
-        given["n_ctx"] = given["n_ctx"] or depth + n
-        with load_model(model, program="bench", header_only=True, **given) as loaded:
+        with model.opened(program="bench", n_ctx=n_ctx) as loaded:
             n_layer = loaded.hparams.n_layer if isinstance(loaded, Model) else loaded.n_layer
             if prompt:
                 found.append(prompt_row(
@@ -162,30 +151,26 @@ def _rows(
     return found, n_layer
 
 
-def _refusal(model: str, options: dict[str, Any]) -> str:
+def _refusal(model: Source) -> str:
     """Why llama-bench cannot measure this; "" if it can."""
     from ..place.flags import Flags
     from ..place.measure import refusal
 
-    given = Flags.of({k: options[k] for k in ("type_k", "type_v", "swa_full") if k in options})
-    return refusal((), device_names(options["devices"]), model, given)
+    given = Flags.of({name: model.options[name] for name in ("type_k", "type_v", "swa_full")})
+    return refusal((), model.devices(), model.path, given)
 
 
 def bench_line(
-    model: str,
-    n_prompt: list[int],
-    n_gen: list[int],
-    depths: list[int],
-    options: dict[str, Any],
-    n_layer: int,
+    model: Source, n_prompt: list[int], n_gen: list[int], depths: list[int], n_layer: int
 ) -> str:
     """The line of llama-bench that measures what was predicted."""
     from ..llama.overrides import parse_overrides
     from ..place.flags import Flags, device_words
 
-    given = {k: v for k, v in options.items() if k in _FLAGS}
-    given["tensor_overrides"] = [p for text in options["overrides"] for p in parse_overrides(text)]
-    words = ["llama-bench", "-m", model, *device_words(device_names(options["devices"]), "bench")]
+    given = {k: v for k, v in model.options.items() if k in _FLAGS}
+    overrides = model.options["overrides"]
+    given["tensor_overrides"] = [pair for text in overrides for pair in parse_overrides(text)]
+    words = ["llama-bench", "-m", model.given, *device_words(model.devices(), "bench")]
     words += Flags.of(given).words("bench", n_layer)
     for flag, numbers in (("-p", n_prompt), ("-n", n_gen), ("-d", depths)):
         words += [flag, ",".join(map(str, numbers))]

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import click
 
 from .shared.options import ModelCommand, as_json, echo_json
 from .shared.predicted import Predictions, machine_option
-from .shared.source import get_plans, source_options
+from .shared.source import Source, plans_of, source_options
 
 
 @click.command(
@@ -28,13 +26,12 @@ from .shared.source import get_plans, source_options
 @machine_option
 @as_json
 def command(
-    a: str,
-    b: str,
+    a: Source,
+    b: Source,
     renames: tuple[str, ...],
     verbose: bool,
     machine_path: str | None,
     as_json: bool,
-    **options: Any,
 ) -> None:
     """Show what B decides differently from A: assignments, causes, splits, copies and their bytes;
     with --machine also the time that each is predicted to take.
@@ -54,7 +51,7 @@ def command(
     if len(backends) < len(renames):
         raise click.UsageError("--rename: a backend is renamed twice")
     predictions = Predictions(machine_path)
-    before, after = get_plans((a, b), **options)
+    before, after = plans_of(a, b)
     diff = before.diff(after, backends)
     if as_json:
         echo_json({**diff.to_dict(), **predictions.data(after, before)})

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import click
 
 from .shared.analysis import analyze as show_misses
 from .shared.analysis import analyze_option
 from .shared.options import ModelCommand, as_json, echo_json
 from .shared.predicted import machine_option
-from .shared.source import get_plan, get_tensor, source_options
+from .shared.source import Source, source_options
+from .shared.tensor import get_tensor
 
 
 @click.command(
@@ -24,12 +23,11 @@ from .shared.source import get_plan, get_tensor, source_options
 @machine_option
 @as_json
 def command(
-    model: str,
+    model: Source,
     node: str | None,
     analyze: bool,
     machine_path: str | None,
     as_json: bool,
-    **options: Any,
 ) -> None:
     """Tell why NODE of MODEL's graph is on its backend: the chain of decisions, back to its root.
 
@@ -52,7 +50,7 @@ def command(
         raise click.UsageError("--machine goes with --analyze")
     if node is None:
         raise click.UsageError("Missing argument 'NODE'.")
-    plan = get_plan(model, **options)
+    plan = model.plan()
     explanation = plan.explain(get_tensor(plan, node))
     if as_json:
         echo_json(explanation.to_dict())

@@ -2,30 +2,19 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
+from ..files.kinds import RECORD
 from ..trace.planned import format_bytes
 from .shared.bar import bar
-from .shared.command_line import command_line
-from .shared.options import ModelCommand, as_json, echo_json, given_model_options
+from .shared.options import ModelCommand, SourceOption, as_json, echo_json, given_options
 from .shared.output import check_target
-from .shared.records import choose, is_record, read_record
-from .shared.source import (
-    for_model,
-    get_plan,
-    is_model,
-    opened,
-    refuse_saved_options,
-    shape_of,
-    source_options,
-)
+from .shared.setup import ModelSetup
+from .shared.source import Source, check_options, source_options
 
 if TYPE_CHECKING:
     from ..llama import LlamaModel
@@ -33,8 +22,6 @@ if TYPE_CHECKING:
     from ..memory.moves import NodeMove
     from ..memory.shortfalls import DeviceRoom, Shortfall
     from ..plan import Plan
-
-log = logging.getLogger("ggml_py")
 
 
 @click.command(
@@ -48,6 +35,7 @@ log = logging.getLogger("ggml_py")
 @click.option(
     "--fit-print",
     is_flag=True,
+    cls=SourceOption,
     help="Print libllama's estimate only, as llama-fit-params --fit-print on does.",
 )
 @click.option("--no-changes", is_flag=True, help="Do not look for options that need less memory.")
@@ -60,7 +48,7 @@ log = logging.getLogger("ggml_py")
 @click.option("--force", is_flag=True, help="Replace FILE if it exists.")
 @as_json
 def command(
-    model: str,
+    model: Source,
     at_peak: bool,
     verbose: bool,
     fit_print: bool,
@@ -68,7 +56,6 @@ def command(
     html: str | None,
     force: bool,
     as_json: bool,
-    **options: Any,
 ) -> None:
     """Show what MODEL holds in memory on each device, before anything is allocated.
 
@@ -93,35 +80,30 @@ def command(
         raise click.UsageError("--fit-print prints its lines only: not with --json or --html")
     if html is not None:
         check_target(html, force)
-        if model != "-" and Path(html).exists() and Path(html).samefile(model):
+        if model.is_at(html):
             raise click.UsageError(f"--html {html} would replace what is read: give another name")
     room, notes = Room(), list[str]()
-    if is_model(model):
-        refuse_saved_options(model, options)
-        # Exact sizes for every architecture are libllama's.
-        graphs = "libllama" if options["graphs"] == "auto" else options["graphs"]
-        asked = {**for_model(options), "graphs": graphs}
-        if fit_print:
-            asked = _as_fit_params(asked)
-        with opened(model, ("-lm", "none") if fit_print else (), **asked) as loaded:
+    if model.is_model:
+        check_options(model)
+        asked = _as_fit_params() if fit_print else {}
+        if model.options["graphs"] == "auto":  # exact sizes for every architecture are libllama's
+            asked["graphs"] = "libllama"
+        with model.opened(("-lm", "none") if fit_print else (), **asked) as loaded:
             if not isinstance(loaded, LlamaModel):
                 raise click.UsageError("memory is libllama's: not with --graphs ours")
             if fit_print:
                 click.echo(loaded.fit_print(), nl=False)
                 return
-            given = given_model_options()
-            as_asked = "-n" in given or "--n-past" in given
-            plan = loaded.plan(*shape_of(asked)) if as_asked else loaded.reserved_plan()
+            as_asked = any(option.name in ("n_tokens", "n_past") for option in given_options())
+            plan = loaded.plan(*model.shape) if as_asked else loaded.reserved_plan()
             # --fit has chosen: with another option it would choose otherwise.
-            look = not (no_changes or command_line() or asked["fit"] == "on")
-            room = _room(loaded, model, asked, look)
+            look = not (no_changes or model.words or model.options["fit"] == "on")
+            room = _room(loaded, model, look)
             notes += [f"of the cache, {cache}" for cache in expert_caches(loaded)]
-            notes += _of_context(loaded, asked)
+            notes += _of_context(loaded, model.options["split_mode"])
     else:
-        if fit_print:
-            raise click.UsageError(f"--fit-print needs a model, and {model} is a saved plan")
-        plan = get_plan(model, **options)
-        notes += _laid_out(model, options)
+        plan = model.plan()
+        notes += _laid_out(model)
     moves: Sequence[NodeMove] = () if no_changes or room.shortfalls else node_moves(plan)
     if as_json:
         echo_json(_data(plan, room, moves))
@@ -198,45 +180,29 @@ class Room(NamedTuple):
         return f"with {each} kept free (-fitt)" if each else ""
 
 
-def _as_fit_params(options: dict[str, Any]) -> dict[str, Any]:
-    """The options with llama-fit-params' own in place of ours; it maps no file."""
-    given = given_model_options()
-    more: dict[str, Any] = {"load_mode": "none"}
-    if "-c" not in given:
-        more["n_ctx"] = 0
-    if "-b" not in given:
-        more["n_batch"] = 2048
-    return {**options, **more}
+def _as_fit_params() -> dict[str, Any]:
+    """llama-fit-params' own options in place of ours; it maps no file."""
+    own = {"n_ctx": 0, "n_batch": 2048}
+    given = {option.name for option in given_options()}
+    return {"load_mode": "none", **{name: own[name] for name in own if name not in given}}
 
 
-def _laid_out(source: str, options: dict[str, Any]) -> list[str]:
+def _laid_out(source: Source) -> list[str]:
     """In whose layout a record's graph got its memory, if it is not its own."""
-    if not is_record(source):
+    if source.kind is not RECORD:
         return []
-    number = (*options["numbers"], None)[0]
-    one = choose(read_record(source), source, number, options["when"])
+    one = source.recorded
     if one.laid_out_as in (None, one):
         return []
     return [f"the program gave it its places in the larger layout of plan {one.laid_out_as.index}"]
 
 
-def _room(loaded: LlamaModel, source: str, options: dict[str, Any], look: bool) -> Room:
-    from ..llama import LlamaModel
+def _room(loaded: LlamaModel, source: Source, look: bool) -> Room:
     from ..llama.room import fitting, lower
     from ..memory.shortfalls import not_known, used
 
-    @contextmanager
-    def again(changes: dict[str, Any]) -> Iterator[LlamaModel]:
-        log.disabled = True  # its warnings about the options were already shown
-        try:
-            with opened(source, **{**options, **changes}) as model:
-                assert isinstance(model, LlamaModel)
-                yield model
-        finally:
-            log.disabled = False
-
     rooms, rows = loaded.rooms, loaded.memory
-    reserve = _reserve(loaded, options["fit_target"])
+    reserve = _reserve(loaded, source.options["fit_target"])
     lacks = loaded.shortfalls()
     if not rows:
         return Room(rooms)
@@ -246,6 +212,7 @@ def _room(loaded: LlamaModel, source: str, options: dict[str, Any], look: bool) 
     found = found._replace(reserved=loaded.reserved._asdict())
     if not look:
         return found
+    again: Any = ModelSetup(source).opened  # of libllama, too: it is built
     if lacks:
         with bar("looking for changes that make it fit") as progress:
             return found._replace(tried=fitting(loaded, again, reserve, progress=progress))
@@ -262,13 +229,13 @@ def _reserve(loaded: LlamaModel, margins: Sequence[int]) -> dict[str, int]:
     return {room.device: found.get(room.device, margins[0] << 20) for room in loaded.rooms}
 
 
-def _of_context(loaded: LlamaModel, options: dict[str, Any]) -> list[str]:
+def _of_context(loaded: LlamaModel, split_mode: str) -> list[str]:
     """The graphs as llama.cpp's log has them, and a note if it gives up pipeline parallelism."""
     notes = [f"llama.cpp's log has: {loaded.reserved.text}"]
     if loaded.pipeline_lacks:
         lacks = "; ".join(one.text for one in loaded.pipeline_lacks)
         notes.append(f"llama.cpp goes on without pipeline parallelism: for that {lacks}")
-    if options["split_mode"] == "tensor":
+    if split_mode == "tensor":
         notes.append(
             "with -sm tensor these are each GPU's parts, without buffers for sums with other GPUs"
         )

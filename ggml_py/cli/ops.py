@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from .shared.bar import bar
 from .shared.options import as_json, echo_json
-from .shared.records import is_record, read_record
-from .shared.source import saved_plan
-
-if TYPE_CHECKING:
-    from ..plan import Plan
+from .shared.source import Source, SourceType
 
 
 @click.command("ops", short_help="Test which ops DEVICE supports, and whether they are right.")
@@ -32,6 +27,7 @@ if TYPE_CHECKING:
     "--record",
     "records",
     multiple=True,
+    type=SourceType("ops"),
     metavar="FILE",
     help="Test the ops of a record or a saved plan, instead of upstream's own cases.",
 )
@@ -44,7 +40,7 @@ def command(
     device: str,
     against: str,
     releases: tuple[str, ...],
-    records: tuple[str, ...],
+    records: tuple[Source, ...],
     ops: tuple[str, ...],
     support_only: bool,
     no_build: bool,
@@ -78,7 +74,7 @@ def command(
         )
     if len(releases) > 2:
         raise click.UsageError(f"{len(releases)} releases given: --upstream takes one or two")
-    plans: list[Plan] = [plan for file in records for plan in _plans(file)]
+    plans = [plan for file in records for _label, plan in file.plans()]
     keys = [prepared(release, not no_build) for release in releases]
     if len(keys) == 2 and keys[0] == keys[1]:
         raise click.UsageError(f"{releases[0]} and {releases[1]} are the same build: name two")
@@ -90,7 +86,7 @@ def command(
     for program in programs:
         with bar(f"testing {device}, ggml {program.build['label']}", not as_json) as show:
             found.append(check_ops(
-                device, program, ops=ops, plans=plans, source=", ".join(records),
+                device, program, ops=ops, plans=plans, source=", ".join(map(str, records)),
                 support_only=support_only, progress=show,
             ))  # fmt: skip
     result = OpResultsDiff(*found) if len(found) == 2 else found[0]
@@ -100,15 +96,3 @@ def command(
         click.echo(str(result))
     wrong = bool(result) if isinstance(result, OpResultsDiff) else not result
     click.get_current_context().exit(int(wrong))
-
-
-def _plans(file: str) -> list[Plan]:
-    """The plans in a record or a saved plan."""
-    if is_record(file):
-        return [one.plan for one in read_record(file).plans]
-    plan = saved_plan(file)
-    if plan is None:
-        raise click.UsageError(
-            f"--record {file} is a model: save a plan of it, with `ggml-py plan {file} -o FILE`"
-        )
-    return [plan]

@@ -9,15 +9,9 @@ from click.core import ParameterSource
 
 from ..trace.units import format_rate
 from .shared.bar import bar
-from .shared.options import (
-    ModelCommand,
-    as_json,
-    device_names,
-    echo_json,
-    with_properties,
-)
+from .shared.options import ModelCommand, as_json, echo_json
 from .shared.predicted import load_machine
-from .shared.source import as_given, planning_options
+from .shared.source import Source, as_given, check_options, planning_options
 
 if TYPE_CHECKING:
     from ..place import Placed, Way, Workload
@@ -31,7 +25,7 @@ _NOT_FLAGS = ("devices", "profile_set", "overrides", "graphs", "no_build", "n_ct
 @click.command(
     "place", cls=ModelCommand, short_help="Find the flags with which MODEL is quickest here."
 )
-@planning_options
+@planning_options("place")
 @click.option("--machine", "machine_paths", multiple=True, type=click.Path(dir_okay=False),
               metavar="FILE", help="What `ggml-py calibrate` wrote. May be repeated: files with "
               "other numbers of threads let it choose among them.")  # fmt: skip
@@ -64,7 +58,7 @@ _NOT_FLAGS = ("devices", "profile_set", "overrides", "graphs", "no_build", "n_ct
               help="With --measure: how often each is run, in turns.")  # fmt: skip
 @as_json
 def command(
-    model: str,
+    model: Source,
     machine_paths: tuple[str, ...],
     n_prompt: int,
     n_gen: int,
@@ -79,7 +73,6 @@ def command(
     program: str | None,
     rounds: int,
     as_json: bool,
-    **options: Any,
 ) -> None:
     """Find the flags for llama-server with which MODEL is quickest on a calibrated machine, or say
     that those given need no change.
@@ -104,24 +97,26 @@ def command(
             "place needs --machine FILE, which `ggml-py calibrate -o FILE` writes once for a "
             "machine and a number of threads"
         )
+    check_options(model)
+    options = model.options
     if options["graphs"] == "ours":
         raise click.UsageError("place plans with libllama: not with --graphs ours")
     given = {k: v for k, v in options.items() if k not in _NOT_FLAGS and _is_given(k)}
     pairs = [pair for text in options["overrides"] for pair in parse_overrides(text)]
     given["tensor_overrides"] = pairs
-    devices = with_properties(device_names(options["devices"]), options["profile_set"])
+    devices = model.devices()
     if workloads and (both := [f"--{n[2:]}" for n in _OF_ONE if _is_given(n)]):
         raise click.UsageError(f"{', '.join(both)}: part of --workload, if that is given")
     work = _workloads(workloads, n_prompt, n_gen, n_depth, n_parallel)
     bench = None
     if measuring:
-        if why := refusal(work, devices, model, Flags.of(given)):
+        if why := refusal(work, devices, model.path, Flags.of(given)):
             raise click.UsageError(f"--measure: {why}")
         bench = find_program(program)
     machines = [load_machine(path) for path in machine_paths]
     with bar("planning", not as_json) as show:
         found = place(
-            model, machines, devices, work, given=given, n_ctx=options["n_ctx"],
+            model.path, machines, devices, work, given=given, n_ctx=options["n_ctx"],
             cache_types=[t for t in cache_types.split(",") if t], reserve=reserve << 20,
             plans=plans, seconds=seconds, build=not options["no_build"], progress=show,
         )  # fmt: skip

@@ -14,7 +14,7 @@ from .shared.options import ModelCommand, as_json, echo_json
 from .shared.output import check_output, save
 from .shared.predicted import Predictions, machine_option
 from .shared.remedies import Remedies
-from .shared.source import for_model, get_plan, is_model, plan_model, source_options
+from .shared.source import Source, source_options
 from .shared.what_if import FORMS, Assumption, ChangeType, changed
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 @analyze_option
 @as_json
 def command(
-    model: str,
+    model: Source,
     verbose: bool,
     changes: tuple[Assumption, ...],
     output: str | None,
@@ -66,7 +66,7 @@ def command(
     machine_path: str | None,
     analyze: bool,
     as_json: bool,
-    **options: Any,
+    **asked: bool,
 ) -> None:
     """Show how MODEL's graph is split over the devices, without computing it.
 
@@ -89,14 +89,15 @@ def command(
     if analyze:
         show_misses(model, machine_path, as_json)
         return
-    parts = [name for name in PARTS if options.pop(name)]
+    parts = [name for name in PARTS if asked[name]]
     if output is not None:
         check_output(output, force=force)
     predictions = Predictions(machine_path)
-    before = get_plan(model, **options)
-    plan = _changed(before, changes, model, options) if changes else before
-    if is_model(model) and not changes:
-        predictions.remedies = Remedies(model, for_model(options), predictions)
+    before = plan = model.plan()
+    if changes:
+        plan = changed(before, changes, model.what_if if model.is_model else None)
+    elif model.is_model:
+        predictions.remedies = Remedies(model, predictions)
     if output is not None:
         save(plan, output, force=force, machine=predictions.machine)
         click.echo(f"{output}: {plan.headline()}", err=True)
@@ -123,21 +124,12 @@ def command(
         said = predictions.of(plan)
         if verbose or not (parts or output):
             show(plan, verbose, *_answer(plan, predictions))
-            if plan.provenance.known and not is_model(model):
+            if plan.provenance.known and not model.is_model:
                 click.echo(f"made with {plan.provenance.text}")
     if said:
         click.echo(said)
     for name in parts:
         PARTS[name].show(plan, predictions)
-
-
-def _changed(
-    before: Plan, changes: tuple[Assumption, ...], model: str, options: dict[str, Any]
-) -> Plan:
-    if not is_model(model):
-        return changed(before, changes)
-    options = for_model(options)
-    return changed(before, changes, lambda arguments: plan_model(model, arguments, **options))
 
 
 def _answer(plan: Plan, predictions: Predictions) -> tuple[WhySplits, Remedy | None]:

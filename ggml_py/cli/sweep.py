@@ -3,21 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from .shared.options import (
-    IntList,
-    ModelCommand,
-    as_json,
-    echo_json,
-    given_model_options,
-    load_model,
-)
+from .shared.options import IntList, ModelCommand, as_json, echo_json
 from .shared.predicted import load_machine, machine_option, said_of
-from .shared.records import is_record, read_record
-from .shared.source import planning_options, saved_plan
+from .shared.source import Source, check_options, planning_options
 
 if TYPE_CHECKING:
     from ..trace.answers.sweep import Predict, Sweep
@@ -28,7 +20,7 @@ if TYPE_CHECKING:
     cls=ModelCommand,
     short_help="Find the shapes at which MODEL's plan changes.",
 )
-@planning_options
+@planning_options("sweep")
 @click.option(
     "-n",
     "--n-tokens",
@@ -47,12 +39,11 @@ if TYPE_CHECKING:
 @machine_option
 @as_json
 def command(
-    model: str,
+    model: Source,
     n_tokens: list[int],
     n_past: list[int],
     machine_path: str | None,
     as_json: bool,
-    **options: Any,
 ) -> None:
     """Plan MODEL's graph for several shapes. Find where the plan changes, to the token, and why.
 
@@ -68,18 +59,16 @@ def command(
     Of a record, the plans are compared in the order in which the program made them.
     """
     said: dict[str, None] = {}  # what the predictions rest on
-    if is_record(model):
-        _show(_of_record(model, _predict(said, machine_path)), said, as_json)
-        return
-    if saved_plan(model) is not None:
-        raise click.UsageError(
-            f"{model} is a saved plan: a sweep makes many plans, so it needs the model"
-        )
     from ..trace import sweep
 
+    check_options(model)
     predict = _predict(said, machine_path)
-    with load_model(model, header_only=True, **options) as loaded:
-        found = sweep(loaded.plan, predict=predict, n_tokens=n_tokens, n_past=n_past)
+    if model.is_model:
+        with model.opened() as loaded:
+            found = sweep(loaded.plan, predict=predict, n_tokens=n_tokens, n_past=n_past)
+    else:  # texts are compared as they come: nothing is between them
+        plans = dict(model.plans())
+        found = sweep(lambda plan: plans[plan], predict=predict, plan=list(plans))
     _show(found, said, as_json)
 
 
@@ -89,17 +78,6 @@ def _predict(said: dict[str, None], path: str | None) -> Predict | None:
     if path is None:
         return None
     return predict_with(load_machine(path), lambda cost: said.update(dict.fromkeys(said_of(cost))))
-
-
-def _of_record(source: str, predict: Predict | None) -> Sweep:
-    """A sweep over the plans of a record. Texts are compared as they come: nothing is between
-    them."""
-    from ..trace import sweep
-
-    if given := given_model_options():
-        raise click.UsageError(f"{source}: {', '.join(given)} can only apply to a model")
-    plans = {f"{one.index} ({one.label})": one for one in read_record(source)}
-    return sweep(lambda plan: plans[plan].plan, predict=predict, plan=list(plans))
 
 
 def _show(found: Sweep, said: Iterable[str], as_json: bool) -> None:

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..files.kinds import RECORD, RUN
 from ..trace.names import counted
-from .shared.options import as_json, echo_json
+from .shared.options import SAVED, SourceOption, as_json, echo_json
 from .shared.output import check_output, check_target, save
 from .shared.predicted import load_machine, machine_option, said_of
-from .shared.records import choice_options, is_record, read_record, table, to_dict
-from .shared.source import saved_plans, saved_run
+from .shared.records import choice_options, table, to_dict
+from .shared.source import Source, SourceType, check_options, plans_of, with_sources
 
 if TYPE_CHECKING:
     from ..cost import Machine
@@ -23,8 +24,8 @@ if TYPE_CHECKING:
 
 
 @click.command("view")
-@click.argument("file", type=click.Path(dir_okay=False))
-@click.argument("other", type=click.Path(dir_okay=False), required=False)
+@click.argument("file", type=SourceType("view"))
+@click.argument("other", type=SourceType("view OTHER"), required=False)
 @click.option(
     "-o",
     "--output",
@@ -38,9 +39,11 @@ if TYPE_CHECKING:
 @click.option("--open", "open_", is_flag=True, help="Open the page in a browser.")
 @click.option("--format", "format_", metavar="NAME", help="Format, if OUT's suffix does not tell.")
 @click.option("--force", is_flag=True, help="Replace OUT if it exists.")
-@click.option("--dump", type=int, metavar="N", help="Which debug print of a log, from 0.")
 @choice_options
-@click.option("--run", "as_run", is_flag=True, help="Of a record: the times of its computes.")
+@click.option(
+    "--run", "as_run", is_flag=True, cls=SourceOption, kinds=(RECORD,),
+    help="Of a record: the times of its computes.",
+)  # fmt: skip
 @click.option(
     "--profile",
     type=click.Path(exists=True, dir_okay=False),
@@ -51,23 +54,23 @@ if TYPE_CHECKING:
     "--op-tests",
     "op_tests",
     type=click.Path(dir_okay=False),
+    cls=SourceOption,
+    kinds=(*SAVED, RECORD),
     metavar="OUT",
     help="Write the ops of the plan, or of all plans of a record, for `test-backend-ops "
     "--test-file OUT`.",
 )
 @machine_option
 @as_json
+@with_sources("file", "other")
 def command(
-    file: str,
-    other: str | None,
+    file: Source,
+    other: Source | None,
     output: str | None,
     html: str | None,
     open_: bool,
     format_: str | None,
     force: bool,
-    dump: int | None,
-    numbers: tuple[int, ...],
-    when: str | None,
     as_run: bool,
     profile: str | None,
     op_tests: str | None,
@@ -93,6 +96,7 @@ def command(
     ggml-py view llama-bench.ggrec --op-tests ops.txt
     ggml-py view llama-bench.ggrec --when decode --profile profile.json
     """
+    files = [file] if other is None else [file, other]
     if html is not None:
         if output is not None or format_ is not None:
             raise click.UsageError("--html OUT already means -o OUT --format html: give only one")
@@ -107,27 +111,22 @@ def command(
         if as_json:
             raise click.UsageError("--op-tests writes a file: give it without --json")
         check_target(op_tests, force)
-        _write_op_tests(file, op_tests, dump, numbers, when)
+        _write_op_tests(file, op_tests)
         return
-    chosen = as_run or profile or numbers or when or other or output or open_
-    if not chosen and is_record(file):
-        record = read_record(file)
-        echo_json(to_dict(record)) if as_json else click.echo(table(record))
+    chosen = as_run or profile or file.chooses or other or output or open_
+    if not chosen and file.kind is RECORD:
+        echo_json(to_dict(file.record)) if as_json else click.echo(table(file.record))
         return
-    if as_run and not is_record(file):
-        raise click.UsageError(f"--run applies to records only, and not to {file}")
-    run = _recorded_run(file) if as_run else None if is_record(file) else saved_run(file)
+    check_options(*files)
+    run = file.run() if as_run or file.kind is RUN else None
     if run is not None and other is not None:
         raise click.UsageError(f"{file} is a run, which cannot be compared: give it alone")
-    files = [file] if other is None else [file, other]
-    plans = _saved(files, dump, numbers, when) if run is None else []
+    plans = plans_of(*files) if run is None else []
     source: Plan | Run = plans[0] if run is None else run
     machine = None if machine_path is None else load_machine(machine_path)
     if machine is not None and (run is not None or not (output or open_)):
         raise click.UsageError("--machine adds predicted times to the page of a plan (-o, --open)")
     compared = plans[1] if other is not None else None
-    if dump is not None and not any(map(_is_log, (source, compared))):
-        raise click.UsageError(f"--dump applies to logs only, and not to {file}")
     if profile is not None:
         _show_profile(profile, source, as_json)
         return
@@ -164,19 +163,16 @@ def _say_predicted(source: Plan | Run, machine: Machine | None) -> None:
             click.echo(sentence, err=True)
 
 
-def _write_op_tests(
-    file: str, target: str, dump: int | None, numbers: tuple[int, ...], when: str | None
-) -> None:
+def _write_op_tests(file: Source, target: str) -> None:
     """Writes the ops, with the numbers of the release that a record is of."""
     from ..record.op_tests import left_out, write_op_tests
 
     names: dict[str, Any] = {}
-    if is_record(file) and not numbers and when is None:
-        record = read_record(file)
-        plans = [one.plan for one in record]
-        names = {name: record.processes[0].head[name] for name in ("ops", "types")}
+    if file.kind is RECORD and not file.chooses:
+        plans = [plan for _label, plan in file.plans()]
+        names = {name: file.record.processes[0].head[name] for name in ("ops", "types")}
     else:
-        plans = _saved([file], dump, numbers, when)
+        plans = plans_of(file)
     n = write_op_tests(plans, target, **names)
     skipped = left_out(plans)
     why = f"; left out {len(skipped)}: {skipped[0].why}" if skipped else ""
@@ -194,42 +190,10 @@ def _show_profile(file: str, source: Plan | Run, as_json: bool) -> None:
     echo_json(joined.to_dict()) if as_json else click.echo(str(joined))
 
 
-def _recorded_run(file: str) -> Run:
-    """The computes of the first process that has some."""
-    record = read_record(file)
-    timed = [process for process in record.processes if process.runs] or record.processes
-    if len(timed) > 1:
-        click.echo(
-            f"{file} has computes of {len(timed)} processes: these are of "
-            f"{timed[0].program}[{timed[0].pid}], ggml_py.Record has the others", err=True,
-        )  # fmt: skip
-    return timed[0].run
-
-
 def _headline(source: Plan | Run) -> str:
     from ..plan import Plan
 
     return source.headline() if isinstance(source, Plan) else source.summary().headline()
-
-
-def _saved(
-    files: list[str], dump: int | None, numbers: tuple[int, ...], when: str | None
-) -> list[Plan]:
-    found = []
-    for file, plan in zip(files, saved_plans(files, dump, numbers, when), strict=True):
-        if plan is None:
-            raise click.UsageError(
-                f"{file} is a model: `ggml-py plan {file} -o plan.html` plans it and writes the "
-                "page"
-            )
-        found.append(plan)
-    return found
-
-
-def _is_log(source: Plan | Run | None) -> bool:
-    from ..plan import Plan
-
-    return isinstance(source, Plan) and source.capture.source == "debug log"
 
 
 def _is_page(path: str | None) -> bool:

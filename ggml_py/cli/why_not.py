@@ -13,15 +13,8 @@ from ..errors import AllocError, ModelError
 from ..trace.answers.why_not import ASKED
 from ..trace.promise import as_texts
 from .shared.options import ModelCommand, as_json, echo_json
-from .shared.source import (
-    for_model,
-    get_plan,
-    get_tensor,
-    is_model,
-    opened,
-    shape_of,
-    source_options,
-)
+from .shared.source import Source, source_options
+from .shared.tensor import get_tensor
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -51,9 +44,7 @@ log = logging.getLogger("ggml_py")
     "Default: BACKEND's own, if it is here and lacks the op.",
 )
 @as_json
-def command(
-    model: str, node: str, backend: str, ask: str | None, as_json: bool, **options: Any
-) -> None:
+def command(model: Source, node: str, backend: str, ask: str | None, as_json: bool) -> None:
     """Tell why NODE of MODEL's graph is not on BACKEND, and what it would take.
 
     The rule that kept it off comes first, then the rules that would also have kept it off. Each
@@ -70,10 +61,10 @@ def command(
     ggml-py why-not model.gguf node_33 gpu0 -d sim:gpu0,profile=cuda -d CPU -ngl 99 -ctk iq4_nl
     ggml-py why-not plan.json.gz node_33 CUDA0 --ask sim:card,profile=cuda
     """
-    plan = get_plan(model, **options)
+    plan = model.plan()
     tensor = get_tensor(plan, node)
     device, not_asked = _device_to_ask(plan, tensor, backend, ask)
-    answer = _checked(plan.why_not(tensor, backend, device), model, options)
+    answer = _checked(plan.why_not(tensor, backend, device), model)
     if any(reason.id == "op.memory" for reason in answer.reasons):
         not_asked = "this op, with that source in its own memory" if ask else ""
     elif not any(reason.id in ASKED for reason in answer.reasons):
@@ -99,40 +90,38 @@ def command(
         click.echo(f"  {' '.join(f'--what-if {shlex.quote(text)}' for text in texts)}")
 
 
-def _checked(answer: WhyNot, model: str, options: dict[str, Any]) -> WhyNot:
+def _checked(answer: WhyNot, model: Source) -> WhyNot:
     """The answer after planning the model with each of llama.cpp's options. A saved plan has no
     model, and --fit would choose other options again."""
-    if not is_model(model) or options["fit"] == "on":
+    if not model.is_model or model.options["fit"] == "on":
         return answer
     made: dict[tuple[str, ...], tuple[Plan | str, str]] = {}
 
     def planned_with(flags: Sequence[Flag]) -> tuple[Plan | str, str]:
         key = tuple(flag.text for flag in flags)
         if key not in made:
-            made[key] = _planned_with(model, flags, for_model(options))
+            made[key] = _planned_with(model, flags)
         return made[key]
 
     return answer.checked(planned_with)
 
 
-def _planned_with(
-    model: str, flags: Sequence[Flag], given: dict[str, Any]
-) -> tuple[Plan | str, str]:
+def _planned_with(model: Source, flags: Sequence[Flag]) -> tuple[Plan | str, str]:
     """The plan of the model's graph with more of llama.cpp's options, which go before those given,
     or a text if llama.cpp cannot load it so; and the memory that devices then lack."""
     from ..place.judge import lacks
 
-    options = dict(given)
+    changes: dict[str, Any] = {}
     for flag in flags:
-        options |= flag.options
+        changes |= flag.options
     first = [one for flag in flags for one in flag.options.get("overrides", ())]
-    options["overrides"] = (*first, *given["overrides"])
+    changes["overrides"] = (*first, *model.options["overrides"])
     words = [word for flag in flags for word in flag.words]
     log.disabled = True  # its warnings about the options were already shown
     try:
-        with opened(model, words, quiet=True, **options) as loaded:
+        with model.opened(words, quiet=True, **changes) as loaded:
             short = " and ".join(one.text for one in lacks(loaded))
-            return loaded.plan(*shape_of(options)), short
+            return loaded.plan(*model.shape), short
     except (AllocError, ModelError) as error:
         return str(error), ""
     finally:

@@ -12,30 +12,34 @@ N_HEAD = 1 << 16  # first bytes that are looked at
 
 
 class FileKind(NamedTuple):
-    """`what` a file is, and `advice` on using it, in which {path} is the file's path. `is_plan`:
-    whether verbs that take a plan take it."""
+    """`what` a file is, and `advice` on using it, in which {path} is the file's path."""
 
     what: str
     advice: str
-    is_plan: bool = False
 
     def told(self, path: object, expected: str) -> str:
         """The message that `path` is this kind, not `expected` ("a GGUF file")."""
         return f"{path} is {self.what}, not {expected}: {self.advice.format(path=path)}"
 
 
-_PLAN = FileKind(
+MODEL = FileKind(
+    "a model", "`ggml-py plan {path}` plans its graph, ggml_py.models.load and ggml_py.Gguf read it"
+)
+PLAN = FileKind(
     "a saved plan",
     "`ggml-py view {path}` shows it, the verbs plan, explain, why-not and diff take it, and so "
     "does ggml_py.Plan.from_json",
-    is_plan=True,
 )
-_RUN = FileKind("a recorded run", "`ggml-py view {path}` shows it, ggml_py.Run.from_json reads it")
-_SNAPSHOT = FileKind(
+RECORD = FileKind(
+    "a record",
+    "`ggml-py view {path}` lists its plans, the verbs plan, explain, why-not and diff take it, and "
+    "so does ggml_py.Record.read",
+)
+RUN = FileKind("a recorded run", "`ggml-py view {path}` shows it, ggml_py.Run.from_json reads it")
+SNAPSHOT = FileKind(
     "a plan snapshot",
     "`ggml-py view {path}` shows it, the verbs plan, explain, why-not and diff take it, and so "
     "does ggml_py.Plan.from_snapshot",
-    is_plan=True,
 )
 _TRACE = FileKind(
     "a Chrome trace",
@@ -61,10 +65,9 @@ _ZIP = FileKind(
     "unpack it. If it is a PyTorch checkpoint, llama.cpp's convert_hf_to_gguf.py converts its "
     "folder to GGUF",
 )
-_LOG = FileKind(
+LOG = FileKind(
     "a log with a debug print of a plan",
     "the verbs plan, explain, diff and view take it, and so does ggml_py.Plan.from_debug_log",
-    is_plan=True,
 )
 _EMPTY = FileKind("empty", "make it again, or get it again")
 
@@ -81,10 +84,12 @@ def _json(kind: str) -> Callable[[bytes], object]:
 
 _KINDS: tuple[tuple[FileKind, Callable[[bytes], object]], ...] = (
     (_EMPTY, lambda head: not head),
-    (_PLAN, _json("ggml_py plan")),
-    (_RUN, _json("ggml_py run")),
+    (MODEL, re.compile(rb"GGUF").match),
+    (RECORD, re.compile(rb"GGMLPYRECORD\d").match),
+    (PLAN, _json("ggml_py plan")),
+    (RUN, _json("ggml_py run")),
     (_TRACE, re.compile(rb'\s*\{\s*"traceEvents"').match),
-    (_SNAPSHOT, re.compile(rb"ggml_py plan snapshot").match),
+    (SNAPSHOT, re.compile(rb"ggml_py plan snapshot").match),
     (_PAGE, re.compile(rb"\s*<(!doctype\s+html|html)\b", re.IGNORECASE).match),
     (_POINTER, re.compile(rb"version https://git-lfs").match),
     (_OLD, re.compile(rb"lmgg|fmgg|tjgg|algg").match),  # ggml, ggmf, ggjt, ggla
@@ -92,16 +97,20 @@ _KINDS: tuple[tuple[FileKind, Callable[[bytes], object]], ...] = (
     (_SESSION, re.compile(rb"nsgg").match),  # LLAMA_SESSION_MAGIC
     (_ZIP, re.compile(rb"PK\x03\x04").match),
     (_TENSORS, _safetensors),
-    (_LOG, re.compile(rb"## SPLIT #").search),
+    (LOG, re.compile(rb"## SPLIT #").search),
 )
 
 
 def kind_of(head: bytes) -> FileKind | None:
-    """The kind of a file that begins with `head` (`N_HEAD` bytes, or all). None for GGUF and for
-    unknown kinds. A gzip file has the kind of its content."""
-    if head.startswith(b"\x1f\x8b"):
+    """The kind of a file that begins with `head` (`N_HEAD` bytes, or all). None for unknown
+    kinds. A gzip file has the kind of its content, unless that cannot be read so."""
+    compressed = head.startswith(b"\x1f\x8b")
+    if compressed:
         try:
             head = zlib.decompressobj(zlib.MAX_WBITS | 16).decompress(head, N_HEAD)
         except zlib.error:
             return FileKind("a damaged gzip file", "get it again")
-    return next((kind for kind, fits in _KINDS if fits(head)), None)
+    kind = next((kind for kind, fits in _KINDS if fits(head)), None)
+    if compressed and kind in (MODEL, RECORD):
+        return FileKind(f"{kind.what} compressed with gzip", "`gunzip {path}` decompresses it")
+    return kind

@@ -30,7 +30,7 @@ def block_of(type_: int) -> tuple[int, int]:
 
 
 @dataclass(frozen=True)
-class Source:
+class NodeSource:
     """One tensor that a node reads."""
 
     name: str
@@ -59,12 +59,12 @@ class Source:
             n == 1 or nb == there for n, nb, there in zip(self.ne, self.nb, packed, strict=True)
         )
 
-    def contiguous(self) -> Source:
+    def contiguous(self) -> NodeSource:
         """The same source, contiguous."""
-        return Source(self.name, self.type, self.ne, self.packed)
+        return NodeSource(self.name, self.type, self.ne, self.packed)
 
     @lru_cache(1 << 14)  # noqa: B019  small data; searches ask for the same changes again and again
-    def changed(self, type_: int, ne: tuple[int, ...]) -> Source | None:
+    def changed(self, type_: int, ne: tuple[int, ...]) -> NodeSource | None:
         """The source with another type or shape and the same layout: the same order of dimensions,
         and gaps in the same places. None if no such tensor exists."""
         block, size = block_of(type_)
@@ -76,7 +76,7 @@ class Source:
         transposed = inner != 0 and block > 1 and type_ != self.type
         if ne[inner] % block or transposed or math.prod(n or 1 for n in ne) * size > _MOST_BYTES:
             return None
-        made = Source(self.name, type_, ne, ())
+        made = NodeSource(self.name, type_, ne, ())
         if self.is_contiguous:
             return made.contiguous()
         nb = [0] * 4
@@ -90,7 +90,7 @@ class Source:
             old_tight = self.nb[d] * (self.ne[d] // old_block if first else self.ne[d])
         if max(n * stride for n, stride in zip(ne, nb, strict=True)) > _MOST_BYTES:
             return None
-        return Source(self.name, type_, ne, tuple(nb))
+        return NodeSource(self.name, type_, ne, tuple(nb))
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ class Node:
     ne: tuple[int, ...]
     nb: tuple[int, ...]
     params: tuple[int, ...]  # words of op_params
-    sources: tuple[Source, ...]  # each one once
+    sources: tuple[NodeSource, ...]  # each one once
     src: tuple[int, ...]  # per place an index into `sources`; -1 for none, or SELF
     view_place: int  # the source whose memory it views; -1 for none
 
@@ -127,7 +127,7 @@ class Node:
             call.out.ne,
             call.out.nb,
             call.params,
-            tuple(Source(s.name, int(type_of(s.type)), s.ne, s.nb) for s in call.operands),
+            tuple(NodeSource(s.name, int(type_of(s.type)), s.ne, s.nb) for s in call.operands),
             call.places,
             call.views[-1] if call.views else -1,
         )
@@ -158,13 +158,13 @@ class Maker:
     def __init__(self, node: Node, context: Context) -> None:
         self.node = node
         self.context = context
-        self._made: dict[tuple[int, Source], Tensor] = {}
+        self._made: dict[tuple[int, NodeSource], Tensor] = {}
         sinks = SINKS.get(enums.Op(node.op))
         self.sinks = sinks if sinks is not None and sinks < len(node.src) else -1
         # Places in src that constructors fill: sinks are added later.
         self.places = [p for p, index in enumerate(node.src) if index >= 0 and p != self.sinks]
 
-    def tensor(self, index: int, source: Source) -> Tensor:
+    def tensor(self, index: int, source: NodeSource) -> Tensor:
         """A leaf like `source`, without memory; the same leaf for the same arguments."""
         key = (index, source)
         if key not in self._made:

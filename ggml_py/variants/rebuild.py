@@ -35,14 +35,14 @@ from .constructor import (
 )
 from .constructor_table import CONSTRUCTORS, RELEASE
 from .learn import learnt
-from .making import Maker, Node, Source, words_of
+from .making import Maker, Node, NodeSource, words_of
 
 
 @dataclass(frozen=True)
 class State:
     """What can be changed in a node: its sources, the constructor's arguments, the other words."""
 
-    sources: tuple[Source, ...]
+    sources: tuple[NodeSource, ...]
     args: tuple[tuple[str, Value], ...]
     words: tuple[int, ...]  # of op_params; words that an argument sets are ignored
     ne: tuple[int, ...]  # of a result that is made field by field
@@ -114,7 +114,7 @@ class Replay(Maker):
     def _by_field(self, state: State) -> Tensor | None:
         node = self.node
         ptr = lib.ggml_new_tensor(self.context.ptr, node.type, 4, [0, 1, 1, 1])
-        like = Source("", node.type, node.ne, node.nb).changed(node.type, state.ne)
+        like = NodeSource("", node.type, node.ne, node.nb).changed(node.type, state.ne)
         if like is None:
             return None
         ptr.ne, ptr.nb = list(like.ne), list(like.nb)

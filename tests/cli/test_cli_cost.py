@@ -194,6 +194,12 @@ def test_options_of_models_are_refused_for_a_plan(folder):
     assert "-t can only apply to a model" in error
 
 
+def test_a_log_has_no_shapes(folder, tmp_path):
+    (tmp_path / "log.txt").write_text("## SPLIT #0: CPU # 0 inputs\n")
+    error = fails("cost", tmp_path / "log.txt", "--machine", folder / "machine.json", code=2)
+    assert "log.txt is a log with a debug print of a plan: it lacks the shapes" in error
+
+
 def test_an_existing_file_is_kept(folder):
     before = (folder / "machine.json").read_bytes()
     error = fails("calibrate", "-d", "CPU", "-o", folder / "machine.json")

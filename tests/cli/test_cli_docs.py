@@ -11,7 +11,7 @@ from cli_runs import fails, run
 
 from ggml_py import llama
 from ggml_py.cli import generate, plan
-from ggml_py.cli.shared.options import ModelOption
+from ggml_py.cli.shared.options import SourceOption
 from ggml_py.cli.shared.what_if import ChangeType
 from ggml_py.models import Sampler, load
 from ggml_py.models.synthetic import LlamaSpec, write_llama
@@ -68,7 +68,7 @@ def test_there_is_a_row_for_each_verb_that_answers():
 def test_the_options_on_the_page_are_those_there_are():
     rows = re.findall(r"^\| (`-.*?`) \| `(\w+)", OPTIONS, re.M)
     named = [name for names, _keyword in rows for name in re.findall("`(.*?)`", names)]
-    group = [o for o in plan.command.params if isinstance(o, ModelOption) and o.group]
+    group = [o for o in plan.command.params if isinstance(o, SourceOption) and o.group]
     known = {opt for option in group for opt in (*option.opts, *option.secondary_opts)}
     assert set(named) <= known and len(rows) == len(group)
     assert all(known_of & set(named) for option in group

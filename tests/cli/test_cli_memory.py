@@ -158,7 +158,7 @@ def test_fit_print_and_command_lines(model):
     assert "gpu0 compute buffer" in text
     error = fails("memory", model, "--graphs", "ours", code=2)
     assert "not with --graphs ours" in error
-    assert "for records and logs" in fails("memory", model, "--plan", 0, code=2)
+    assert "--plan applies to records only" in fails("memory", model, "--plan", 0, code=2)
     assert "not with --json or --html" in fails("memory", model, "--fit-print", "--json", code=2)
 
 
@@ -175,7 +175,7 @@ def test_a_saved_plan_and_a_record(saved, tmp_path):
     error = fails("memory", saved, "--html", saved, "--force", code=2)
     assert "would replace what is read" in error and saved.stat().st_size > 1000
     assert "no such file" in fails("memory", saved.with_name("none.gguf"))
-    assert "--fit-print needs a model" in fails("memory", saved, "--fit-print", code=2)
+    assert "--fit-print can only apply to a model" in fails("memory", saved, "--fit-print", code=2)
 
 
 def test_a_graph_in_another_plans_layout(tmp_path):

@@ -96,6 +96,12 @@ def test_other_files_are_refused(content, message, tmp_path):
     assert re.match(r"error: ", error) and re.search(message, error), error
 
 
+def test_a_programs_model_is_a_model(folder):
+    """Found wrong: a saved plan in its place was shown, and the command line left out."""
+    error = fails("plan", "--", "llama-server", "-m", folder / "q.json", code=2)
+    assert re.search(r"-m .*q\.json is a saved plan, not a model: ", error), error
+
+
 def test_output_in_a_folder_that_is_not_there(folder):
     """Said before anything is read or computed."""
     for command in (("plan", folder / "q.json"), ("trace", folder / "no.gguf")):

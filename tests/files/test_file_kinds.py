@@ -1,16 +1,20 @@
 """Every verb given every kind of file: what it takes works, and of all else it says what it is."""
 
 import gzip
+import io
 import itertools
+import json
 import os
 import re
 import sys
 
+import click
 import pytest
 
 import ggml_py as ggml
 from ggml_py import models
 from ggml_py.cli import main
+from ggml_py.cli.shared.source import FOLDER, USES, Source
 from ggml_py.files import kinds as _file_kind
 from ggml_py.models.synthetic import LlamaSpec, write_llama
 
@@ -42,11 +46,12 @@ KINDS = {
     "plan.json.gz": (PLAN_VERBS, "plan.json.gz is a saved plan, not a GGUF file: `ggml-py view ",
                      "saved plan: a sweep makes many plans"),
     "plan.txt": (PLAN_VERBS, "plan.txt is a plan snapshot, not a GGUF file: `ggml-py view .* shows",
-                 "saved plan: a sweep makes many plans"),
+                 "plan snapshot: a sweep makes many plans"),
     "log.txt": (PLAN_VERBS, "log.txt is a log with a debug print .*, not a GGUF "
                 "file: the verbs plan, explain, diff and view take it",
-                "saved plan: a sweep makes many plans"),
-    "run.json": ({"view"}, *["run.json is a recorded run, not a .*: `ggml-py view .*run.js"] * 2),
+                "log with a debug print of a plan: a sweep makes many plans"),
+    "run.json": ({"view"}, "run.json is a recorded run, not a .*: `ggml-py view .*run.js",
+                 "run.json is a recorded run(, not a .*: `ggml-py view .*run|: it cannot be co)"),
     "plan.html": ((), *["plan.html is an HTML page, not a .*: open it in a browser"] * 2),
     "plan.trace.json": ((), *["is a Chrome trace, not a .*: open it in https://ui.perfetto"] * 2),
     "empty": ((), *["empty is empty, not a .*: make it again, or get it again"] * 2),
@@ -65,6 +70,7 @@ KINDS = {
 SAVED = ("plan.json", "plan.json.gz", "plan.txt", "log.txt")
 USAGE = {*itertools.product(["m.gguf"], VIEW), *itertools.product(SAVED, ["sweep"])}
 USAGE |= set(itertools.product(["folder"], VERBS))
+USAGE |= set(itertools.product(["run.json"], set(VERBS) - MODEL_VERBS))
 
 
 @pytest.fixture(scope="module")
@@ -81,6 +87,7 @@ def folder(tmp_path_factory):
         plan.export(folder / name)
     recording.run.export(folder / "run.json")
     contents = {
+        "record": b"GGMLPYRECORD1\r\n\n",
         "plan.txt": plan.snapshot().encode(), "log.txt": plan.text().encode(), "empty": b"",
         "text.txt": b"hello\nworld\n", "other.json": b'{"a": 1}', "short": b"GG",
         "m.safetensors": (2).to_bytes(8, "little") + b"{}", "m.zip": b"PK\3\4" + bytes(60),
@@ -113,6 +120,40 @@ def test_verbs(folder, kind, verb, capsys, monkeypatch):
         assert re.fullmatch(r"error: .*\n", said.err)
 
 
+SOURCES = {
+    "m.gguf": _file_kind.MODEL, "plan.json": _file_kind.PLAN, "plan.json.gz": _file_kind.PLAN,
+    "plan.txt": _file_kind.SNAPSHOT, "log.txt": _file_kind.LOG, "run.json": _file_kind.RUN,
+    "record": _file_kind.RECORD, "folder": FOLDER,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("use", USES)
+def test_what_a_verb_takes_is_one_table(folder, use):
+    """Whatever it does not take, it calls by its name."""
+    for name, kind in SOURCES.items():
+        source = Source(str(folder / name), use)
+        if kind in USES[use].kinds:
+            assert source.kind is kind
+            continue
+        with pytest.raises(click.UsageError, match=rf"{name} is {kind.what}(, not a .*)?: "):
+            assert source.kind
+
+
+def test_sorted_keys_and_what_comes_through_a_pipe(folder, tmp_path, monkeypatch):
+    for name in ("plan.json", "run.json"):
+        data = json.loads((folder / name).read_bytes())
+        (tmp_path / name).write_text(json.dumps(data, sort_keys=True))
+        assert Source(str(tmp_path / name), "view").kind is SOURCES[name]
+    for name in ("m.gguf", "record"):
+        content = (folder / name).read_bytes()
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
+        with pytest.raises(click.UsageError, match="cannot be read from standard input: give its"):
+            assert Source("-", "plan").kind
+        (tmp_path / "x.gz").write_bytes(gzip.compress(content))
+        with pytest.raises(ValueError, match="compressed with gzip, not a model or a plan: `gunz"):
+            assert Source(str(tmp_path / "x.gz"), "plan").kind
+
+
 def test_from_python(folder):
     """`load` and `Gguf.open` say the same, of folders and of what is no file, too."""
     for name, (_takes, of_models, _of_plans) in KINDS.items():
@@ -141,7 +182,9 @@ RUN_GZ = gzip.compress(b'{"schema":1,"kind":"ggml_py run","summary":{}}', mtime=
         (b"llama\nllama: ## SPLIT #0: CPU # 1 inputs\n", "a log with a debug print of a plan"),
         (b'{"a": {"kind":"ggml_py plan"}}', None),
         (b"<htmlish>", None),
-        (b"GGUF\3\0\0\0", None),
+        (b"GGUF\3\0\0\0", "a model"),
+        (gzip.compress(b"GGUF\3\0\0\0", mtime=0), "a model compressed with gzip"),
+        (b"GGMLPYRECORD1\r\n\n", "a record"),
         (b"## SPLIT", None),
         (bytes(64), None),
     ],

@@ -184,9 +184,9 @@ def test_what_a_program_asks_for(program, given, expected):
 
 
 def test_a_program_by_name(path):
-    from ggml_py.cli.shared import source
+    from ggml_py.cli.shared import options
 
-    assert tuple(PROGRAMS) == source.PROGRAMS
+    assert tuple(PROGRAMS) == options.PROGRAMS
     with pytest.raises(ModelError, match=r"program='serve': expected one of 'bench', 'server'"):
         load(path, program="serve")
     with load(path, program="server", n_ctx=1000) as model:

@@ -38,7 +38,8 @@ def test_the_session_on_the_page(tmp_path, monkeypatch):
     assert "18 plans written" in ok("corpus", "make", "plans", "sma.gguf")
     shutil.copy("sma.gguf", "small.gguf")
     assert "is there with another plan" in fails("corpus", "make", "plans", "small.gguf")
-    assert "is a model: `ggml-py corpus make`" in fails("corpus", "add", "plans", "small.gguf")
+    error = fails("corpus", "add", "plans", "small.gguf", code=2)
+    assert "is a model: `ggml-py corpus make`" in error
 
 
 def test_the_page_names_commands_and_options_that_exist():

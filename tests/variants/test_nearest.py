@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 import ggml_py as ggml
 from ggml_py.boundary.handle import LIVE
 from ggml_py.variants import change
-from ggml_py.variants.making import Node, Source
+from ggml_py.variants.making import Node, NodeSource
 from ggml_py.variants.rebuild import Replay
 from ggml_py.variants.search import MOST_ASKED
 
@@ -309,10 +309,10 @@ def test_planted_types_are_found_nearest_first(gpu, now, wanted):
 
 
 def test_sources_that_no_tensor_is_like():
-    turned = Source("a", Type.F32, (64, 32, 1, 1), (128, 4, 8192, 8192))
+    turned = NodeSource("a", Type.F32, (64, 32, 1, 1), (128, 4, 8192, 8192))
     assert turned.changed(Type.F16, turned.ne).nb[:2] == (64, 2)
     assert turned.changed(Type.Q4_0, turned.ne) is None  # its blocks would not be along ne0
-    wide = Source("a", Type.F32, (8, 4, 1, 1), (4, 1 << 40, 1 << 42, 1 << 42))
+    wide = NodeSource("a", Type.F32, (8, 4, 1, 1), (4, 1 << 40, 1 << 42, 1 << 42))
     assert wide.changed(Type.F32, (8, 8, 1, 1)).nb[1] == 1 << 40
     assert wide.changed(Type.F32, (8, 1 << 20, 1, 1)) is None
 

@@ -8,12 +8,11 @@ import click
 
 from .options import echo_json
 from .predicted import load_machine, said_of
-from .records import is_record, read_record
-from .source import saved_run
 
 if TYPE_CHECKING:
     from ...cost import Machine
     from ...run import Run
+    from .source import Source
 
 _MOST_NODES = 12  # that are shown
 
@@ -25,28 +24,16 @@ analyze_option = click.option(
 )
 
 
-def run_in(source: str) -> Run | None:
-    """The run in that file, or of a record that has times; None for anything else."""
-    if not is_record(source):
-        return saved_run(source)
-    timed = [process for process in read_record(source).processes if process.runs]
-    return timed[0].run if timed else None
-
-
-def analyze(source: str, machine_path: str | None, as_json: bool, node: str | None = None) -> None:
-    """What `--analyze` prints. Raises a usage error without a machine, and ValueError for a file
+def analyze(
+    source: Source, machine_path: str | None, as_json: bool, node: str | None = None
+) -> None:
+    """What `--analyze` prints. Raises a usage error without a machine, and ValueError for a source
     without times."""
     if machine_path is None:
         raise click.UsageError(
             "--analyze needs --machine FILE, which `ggml-py calibrate -o FILE` writes"
         )
-    run = run_in(source)
-    if run is None:
-        raise ValueError(
-            f"{source} has no measured times: expected a run that `ggml-py trace MODEL --per-op -o "
-            "FILE` saved, or a record that was made with --run"
-        )
-    show_analysis(run, load_machine(machine_path), as_json, node)
+    show_analysis(source.run(), load_machine(machine_path), as_json, node)
 
 
 def show_analysis(run: Run, machine: Machine, as_json: bool, node: str | None = None) -> None:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import click
 from click.core import ParameterSource
 
-from .records import is_record, read_record
-from .source import is_address, saved_plan
+from ...files.kinds import MODEL, RECORD
+from .source import ADDRESS, FOLDER, Source
 
 if TYPE_CHECKING:
     from ...releases import Work
@@ -32,46 +32,39 @@ def cases_of(words: Sequence[str]) -> list[Work]:
     from ...releases.kept import kept_in, kept_of_record
 
     first = next((i for i, word in enumerate(words) if word.startswith("-")), len(words))
-    sources, options = words[:first], tuple(words[first:])
+    sources, options = [Source(word, "compare") for word in words[:first]], tuple(words[first:])
     if not sources and options:
         raise click.UsageError(f"a model, saved plan or record comes before {options[0]}")
     for source in sources:
-        if not is_address(source) and not Path(source).exists():
-            raise click.UsageError(f"{source}: no such file")
-        if Path(source).is_dir() and options:
+        if source.kind is FOLDER and options:
             raise click.UsageError(
                 f"{source} is a folder of kept plans, which takes no options of ggml-py plan: "
                 f"{' '.join(options)}"
             )
     if not sources:
         return rule_cases()
-    on_devices = bool(options) and _on_devices(sources[0], options)
+    on_devices = bool(options) and _on_devices(sources[0].given, options)
     found: list[Work] = []
     for source in sources:
-        if is_address(source):
-            found.append(Work(source, (source, *options)))
-            continue
-        path = str(Path(source).resolve())
-        if Path(source).is_dir():
-            found += [kept.work for kept in kept_in(Path(source))]
-            continue
-        if is_record(source):
-            works = [kept.work for kept in kept_of_record(read_record(source), source)]
+        path = source.given if source.kind is ADDRESS else str(Path(source.given).resolve())
+        if source.kind is FOLDER:
+            found += [kept.work for kept in kept_in(Path(path))]
+        elif source.kind is RECORD:
+            works = [kept.work for kept in kept_of_record(source.record, str(source))]
             for index, work in enumerate(works):
                 words = (path, "--plan", str(index), *options)
                 found.append(Work(work.name, words) if on_devices else work)
-            continue
-        plan = saved_plan(source)
-        if plan is None or on_devices:
-            found.append(Work(source, (path, *options)))
+        elif source.kind in (MODEL, ADDRESS) or on_devices:
+            found.append(Work(str(source), (path, *options)))
         elif options:
             raise click.UsageError(
                 f"{source} is a saved plan, which takes options only with -d: the devices to plan "
                 f"the graph on. Given: {' '.join(options)}"
             )
         else:
+            ((_label, plan),) = source.plans()
             plan.capture.check_answers()
-            found.append(Work(source, plan=plan))
+            found.append(Work(str(source), plan=plan))
     return found
 
 

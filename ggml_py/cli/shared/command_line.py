@@ -55,9 +55,10 @@ def command_line() -> list[str] | None:
 
 def check_alone() -> None:
     """Raises a usage error for options of the verb that belong into the program's command line."""
-    from .options import given_model_options
+    from .options import given_options
 
-    if given := given_model_options(_BESIDE):
+    given = [option.opts[0] for option in given_options() if option.name not in _BESIDE]
+    if given:
         raise click.UsageError(
             f"{', '.join(given)}: give it in the command line behind --, as the program takes it; "
             "in front of -- are the devices (-d) and the graph's shape (-n, --n-past, -np)"

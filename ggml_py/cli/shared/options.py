@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from click.core import ParameterSource
 
+from ...files.kinds import LOG, MODEL, PLAN, RECORD, SNAPSHOT, FileKind
 from .bar import bar
 from .command_line import keep_command_line
 
@@ -23,24 +24,34 @@ F = TypeVar("F", bound=Callable[..., Any])
 PLACEMENT, CONTEXT = "Placement", "Context"
 
 
-class ModelOption(click.Option):
-    """An option that applies to models and not to saved plans. The help lists it in `group`."""
+SAVED = (PLAN, SNAPSHOT, LOG)
+PLANNED = (MODEL, *SAVED, RECORD)  # whose graphs can be planned, or planned again
+# As in llama/programs.py, which needs the native library.
+PROGRAMS = ("bench", "server", "cli", "completion", "perplexity")
 
-    def __init__(self, *arguments: Any, group: str | None = None, **settings: Any) -> None:
-        self.group = group
+
+class SourceOption(click.Option):
+    """An option about what the verb is given, for these `kinds`. The help lists it in `group`."""
+
+    def __init__(
+        self,
+        *arguments: Any,
+        kinds: tuple[FileKind, ...] = (MODEL,),
+        group: str | None = None,
+        **settings: Any,
+    ) -> None:
+        self.kinds, self.group = kinds, group
         super().__init__(*arguments, **settings)
 
 
-def given_model_options(but: Collection[str] = ()) -> list[str]:
-    """The model's options that the command line of the running verb has, without those `but`."""
+def given_options() -> list[SourceOption]:
+    """The options about its sources that the command line of the running verb has."""
     context = click.get_current_context()
     return [
-        p.opts[0]
-        for p in context.command.params
-        if isinstance(p, ModelOption)
-        and p.name is not None
-        and p.name not in but
-        and context.get_parameter_source(p.name) is ParameterSource.COMMANDLINE
+        option
+        for option in context.command.params
+        if isinstance(option, SourceOption)
+        and context.get_parameter_source(str(option.name)) is ParameterSource.COMMANDLINE
     ]
 
 
@@ -85,16 +96,19 @@ def _model_first(args: list[str]) -> list[str]:
     return args
 
 
-def model_argument(function: F, **settings: Any) -> F:
-    """The MODEL argument, which -m can give, too. `settings` are click's."""
+_PATH = click.Path(dir_okay=False)
+
+
+def model_argument(function: F, type: click.Path = _PATH) -> F:
+    """The MODEL argument, which -m can give, too."""
     flag = click.option("-m", "--model", "_model", expose_value=False, metavar="MODEL",
                         help="Another way to give MODEL, as in llama.cpp.")  # fmt: skip
-    return click.argument("model", type=click.Path(dir_okay=False), **settings)(flag(function))
+    return click.argument("model", type=type)(flag(function))
 
 
 def model_option(*names: str, **settings: Any) -> Callable[[F], F]:
-    """`click.option` for a `ModelOption`."""
-    return click.option(*names, cls=ModelOption, **settings)
+    """An option for models."""
+    return click.option(*names, cls=SourceOption, **settings)
 
 
 NO_AUTO = (
@@ -135,16 +149,35 @@ class Parts(click.ParamType):  # type: ignore[type-arg]
             self.fail(f"{value!r}: expected numbers separated by commas, like 3,1")
 
 
+class IntList(click.ParamType):  # type: ignore[type-arg]
+    """Whole numbers separated by commas. `what` names them, `least` is the smallest allowed."""
+
+    def __init__(self, what: str, least: int, example: str) -> None:
+        self.name, self.least, self.example = what, least, example
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> list[int]:
+        """The list; usage error for anything else."""
+        if isinstance(value, list):
+            return value
+        try:
+            numbers = [int(part) for part in value.split(",")]
+        except ValueError:
+            numbers = [self.least - 1]
+        if min(numbers) < self.least:
+            self.fail(f"{value!r}: expected {self.name} separated by commas, like {self.example}")
+        return numbers
+
+
 _LOAD_OPTIONS = [
     model_option("-d", "-dev", "--device", "devices", multiple=True, metavar="NAME",
-                 group=PLACEMENT,
+                 group=PLACEMENT, kinds=PLANNED,
                  help="Devices in priority order: repeat the option, or separate them by commas. "
                       "none: only the CPU; rpc:HOST:PORT: a server's; sim:NAME[,SETTING=...]: a "
                       "simulated one (profile=cuda, memory=8G, min_batch=32, ...); "
                       "CPU,memory=64G: the CPU of a machine with more memory, or less. Default: "
                       "all, GPUs first, the CPU last."),
     model_option("--profile-set", "profile_set", multiple=True, metavar="KEY=VALUE",
-                 group=PLACEMENT,
+                 group=PLACEMENT, kinds=PLANNED,
                  help="Change a property of the cards among the devices, as set.KEY=VALUE behind "
                       "one of them does. May be repeated."),
     model_option("-ngl", "--gpu-layers", "--n-gpu-layers", "n_gpu_layers", type=Layers(),
@@ -164,7 +197,7 @@ _LOAD_OPTIONS = [
                  show_default=True, group=PLACEMENT,
                  help="Keep the KV cache on the layers' devices."),
     model_option("--op-offload/--no-op-offload", default=True, show_default=True,
-                 group=PLACEMENT,
+                 group=PLACEMENT, kinds=PLANNED,
                  help="Let GPUs take ops of large batches whose weights are on the CPU."),
     model_option("-sm", "--split-mode", type=click.Choice(["none", "layer", "row", "tensor"]),
                  default="layer", show_default=True, group=PLACEMENT,
@@ -206,10 +239,33 @@ _LOAD_OPTIONS = [
                  help="Layers with a sliding window keep all tokens in the cache."),
 ]  # fmt: skip
 
+SHAPE_OPTIONS = [
+    model_option("-fit", "--fit", type=click.Choice(["on", "off"]), default="off",
+                 show_default=True, group=PLACEMENT,
+                 help="Let llama.cpp choose the layers on the GPUs, the context and the places of "
+                      "weights that are not given, so that all fits into memory."),
+    model_option("-fitt", "--fit-target", type=IntList("MiB", 0, "1024,512"), default="1024",
+                 show_default=True, metavar="MiB,...", group=PLACEMENT,
+                 help="With --fit: memory that stays free on each device."),
+    model_option("-fitc", "--fit-ctx", default=4096, show_default=True, metavar="N",
+                 group=PLACEMENT, help="With --fit: the smallest context that it may choose."),
+    model_option("-n", "--n-tokens", default=1, show_default=True,
+                 help="Tokens of each sequence in the batch."),
+    model_option("--n-past", default=0, show_default=True,
+                 help="Tokens of each sequence already in the cache."),
+    model_option("-np", "--parallel", "n_seqs", type=click.IntRange(min=1), metavar="N",
+                 help="Sequences in the batch. Default: 1."),
+    model_option("-kvu", "--kv-unified", is_flag=True, default=None,
+                 help="Share one cache among all sequences, instead of an equal part for each."),
+    model_option("--for", "program", type=click.Choice(PROGRAMS),
+                 help="Plan for a context as this program of llama.cpp makes it (llama-bench, ...):"
+                      " the defaults of -c, -b, -ub, -np and -kvu, and room for its logits."),
+]  # fmt: skip
+
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
-def model_flags() -> list[ModelOption]:
+def model_flags() -> list[SourceOption]:
     """The options of `models.load`."""
 
     @load_options
@@ -309,25 +365,6 @@ def with_properties(devices: tuple[str, ...], changes: tuple[str, ...]) -> tuple
         )
     more = "".join(f",set.{change}" for change in changes)
     return tuple(name + more if "profile=" in name else name for name in devices)
-
-
-class IntList(click.ParamType):  # type: ignore[type-arg]
-    """Whole numbers separated by commas. `what` names them, `least` is the smallest allowed."""
-
-    def __init__(self, what: str, least: int, example: str) -> None:
-        self.name, self.least, self.example = what, least, example
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> list[int]:
-        """The list; usage error for anything else."""
-        if isinstance(value, list):
-            return value
-        try:
-            numbers = [int(part) for part in value.split(",")]
-        except ValueError:
-            numbers = [self.least - 1]
-        if min(numbers) < self.least:
-            self.fail(f"{value!r}: expected {self.name} separated by commas, like {self.example}")
-        return numbers
 
 
 def echo_json(data: Any) -> None:

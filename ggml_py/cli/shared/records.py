@@ -1,17 +1,16 @@
-"""A record as the input of a verb: which of its plans is meant, and the list of them."""
+"""Which plan of a file is meant, and the list of a record's plans."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
-from click.core import ParameterSource
 
-from ...files.reading import open_file
+from ...files.kinds import LOG, RECORD
 from ...trace.names import counted
 from ...trace.planned import format_bytes
+from .options import SAVED, SourceOption
 
 if TYPE_CHECKING:
     from ...plan import Plan
@@ -22,24 +21,28 @@ KINDS = ("decode", "prompt", "reserved", "other")  # as in record/session.py
 
 
 def choice_options(function: F) -> F:
-    """The options that choose plans of records."""
+    """The options that choose plans of records and logs."""
     function = click.option(
-        "--when", type=click.Choice(KINDS),
+        "--dump", type=int, metavar="N", cls=SourceOption, kinds=(LOG,),
+        help="Which debug print of a log, from 0. Default: the last.",
+    )(function)  # fmt: skip
+    function = click.option(
+        "--when", type=click.Choice(KINDS), cls=SourceOption, kinds=(RECORD,),
         help="Of a record: the plan of that kind that was computed most often.",
     )(function)  # fmt: skip
     return click.option(
-        "--plan", "numbers", type=int, multiple=True, metavar="N",
-        help="Which plan of a record, from 0. Without it, the plans are listed. For two records: "
-        "give it twice.",
+        "--plan", "numbers", type=int, multiple=True, metavar="N", cls=SourceOption,
+        kinds=(RECORD,), help="Which plan of a record, from 0. Without it, the plans are listed. "
+        "For two records: give it twice.",
     )(function)  # fmt: skip
 
 
 def weights_option(function: F) -> F:
     """The option that places the weights of a saved plan, to plan its graph again."""
     return click.option(
-        "--weights", multiple=True, metavar="REGEX=NAME,...",
-        help="Of a record or a saved plan, with -d: plan its graph again with these tensors on a "
-             "device or in a buffer type, as -ot does for a model.",
+        "--weights", multiple=True, metavar="REGEX=NAME,...", cls=SourceOption,
+        kinds=(*SAVED, RECORD), help="Of a record or a saved plan, with -d: plan its graph again "
+        "with these tensors on a device or in a buffer type, as -ot does for a model.",
     )(function)  # fmt: skip
 
 
@@ -47,19 +50,17 @@ def weights_option(function: F) -> F:
 REPLAYING = ("devices", "op_offload", "profile_set")
 
 
-def replayed(plan: Plan, source: str, weights: tuple[str, ...], options: dict[str, Any]) -> Plan:
-    """The plan's graph, planned again by this build's scheduler on the given devices."""
+def replayed(
+    plan: Plan, source: str, weights: Sequence[str], names: Sequence[str], op_offload: bool | None
+) -> Plan:
+    """The plan's graph, planned again by this build's scheduler on the devices with these names."""
     from ...llama.overrides import parse_overrides
     from ...scheduler.replay import replay
     from ...sim.given import named_devices
-    from .options import device_names, with_properties
 
-    given = click.get_current_context().get_parameter_source("op_offload")
-    offload = options["op_offload"] if given is ParameterSource.COMMANDLINE else None
-    names = with_properties(device_names(options["devices"]), options["profile_set"])
     devices = [device for name in names for device in named_devices(name)]
     pairs = [pair for text in weights for pair in parse_overrides(text)]
-    found = replay(plan, devices, pairs, op_offload=offload)
+    found = replay(plan, devices, pairs, op_offload=op_offload)
     for regex in found.unmatched:
         click.echo(
             f"--weights: '{regex}' matches none of the {found.n_weights} weights of the graph",
@@ -68,19 +69,6 @@ def replayed(plan: Plan, source: str, weights: tuple[str, ...], options: dict[st
     for old, new in found.substitutes:
         click.echo(f"{source}: what was in {old} memory is in {new} memory here", err=True)
     return found.plan
-
-
-def is_record(source: str) -> bool:
-    """Whether that file is a record. A pipe, which can be read only once, is none."""
-    if not Path(source).is_file():
-        return False
-    from ...record.stream import MAGIC
-
-    try:
-        with open_file(source) as file:
-            return file.read(len(MAGIC)) == MAGIC
-    except OSError:
-        return False  # whoever reads it says why
 
 
 def read_record(source: str) -> Record:

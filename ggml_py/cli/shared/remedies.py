@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from .bar import bar
 from .setup import ModelSetup, setup_of
-from .source import shape_of
 
 if TYPE_CHECKING:
     from ...advice.finding import Finding
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
     from ...plan import Plan
     from ...trace.answers.remedy import Remedy
     from .predicted import Predictions
+    from .source import Source
 
 _LOOKED_AT = 8  # smallest remedies whose plans are searched for findings
 _MENDED = 0.5  # of a finding's bytes, at most, that a remedy leaves
@@ -29,13 +29,13 @@ class Remedies:
     llama.cpp would load it, and fits the devices' memory. Nothing is tried before it is asked for.
     """
 
-    def __init__(self, source: str, options: dict[str, Any], predictions: Predictions) -> None:
-        self._source, self._options, self._predictions = source, options, predictions
+    def __init__(self, source: Source, predictions: Predictions) -> None:
+        self._source, self._predictions = source, predictions
         self._facts: dict[str, Any] = {}
 
     @cached_property
     def _setup(self) -> ModelSetup:
-        return setup_of(self._source, self._options)
+        return setup_of(self._source)
 
     def found(self, findings: Iterable[Finding] = ()) -> list[Remedy]:
         """The quickest first; options that `findings` name are tried, too."""
@@ -79,7 +79,7 @@ class Remedies:
         def shapes(model: Model | LlamaModel) -> tuple[GraphShape, ...]:
             n_ctx = getattr(model, "n_ctx", options["n_ctx"] or 512)
             self._facts.update(_facts(model), n_ctx=n_ctx)
-            return shapes_of(*shape_of(options), n_ctx, model.n_ubatch)
+            return shapes_of(*self._source.shape, n_ctx, model.n_ubatch)
 
         return Judge(
             self._setup.opened, shapes, self._predictions.judging, options["fit_target"][0] << 20

@@ -8,13 +8,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from .command_line import command_line, open_it
-from .options import ModelOption, device_names, model_flags, with_properties
-from .source import opened
+from .command_line import open_it
+from .options import SourceOption, model_flags
 
 if TYPE_CHECKING:
     from ...llama import LlamaModel
     from ...models import Model
+    from .source import Source
 
 log = logging.getLogger("ggml_py")
 Changes = dict[str, Any]
@@ -23,17 +23,20 @@ Changes = dict[str, Any]
 class ModelSetup:
     """Our own options, as `source_options` have them."""
 
-    def __init__(self, source: str, options: Mapping[str, Any]) -> None:
+    def __init__(self, source: Source) -> None:
         self.source = source
-        self.options: dict[str, Any] = {**options, "graphs": _graphs(options)}
-        if options["fit"] == "on":  # what it chose is what others are compared with
+        self.options: dict[str, Any] = {**source.options, "graphs": _graphs(source.options)}
+        if self.options["fit"] == "on":  # what it chose is what others are compared with
             self.options |= self.fit({}) or {}
             self.options["fit"] = "off"
 
     @contextmanager
     def opened(self, changes: Changes) -> Iterator[Model | LlamaModel]:
         """The model with changes; warnings about the options were already shown."""
-        with _quiet(), opened(self.source, quiet=True, **{**self.options, **changes}) as model:
+        with (
+            _quiet(),
+            self.source.opened(quiet=True, **{**self.options, **changes}) as model,
+        ):
             yield model
 
     def fit(self, changes: Changes) -> Changes | None:
@@ -67,11 +70,10 @@ class ProgramSetup(ModelSetup):
     """A program's command line: its options for placement are known by llama.cpp's names, and all
     others stay as they are."""
 
-    def __init__(self, source: str, options: Mapping[str, Any], words: Sequence[str]) -> None:
+    def __init__(self, source: Source, words: Sequence[str]) -> None:
         self._rest, given, self._is_fit = _divided(words)
-        self._devices = with_properties(device_names(options["devices"]), options["profile_set"])
         self.source = source
-        self.options = {**options, **given, "fit": "off"}
+        self.options = {**source.options, **given, "fit": "off"}
         if self._is_fit and (chosen := self.fit({})):
             n_ctx = chosen.pop("n_ctx")
             self.options |= chosen
@@ -91,14 +93,16 @@ class ProgramSetup(ModelSetup):
     @contextmanager
     def _with(self, options: Mapping[str, Any], more: Sequence[str]) -> Iterator[LlamaModel]:
         words = [*self._rest, *_words(options), *more]
-        with _quiet(), open_it(self.source, words, self._devices, build=False) as model:
+        with (
+            _quiet(),
+            open_it(self.source.path, words, self.source.devices(), build=False) as model,
+        ):
             yield model
 
 
-def setup_of(source: str, options: Mapping[str, Any]) -> ModelSetup:
-    """The setup of the running verb."""
-    words = command_line()
-    return ModelSetup(source, options) if words is None else ProgramSetup(source, options, words)
+def setup_of(source: Source) -> ModelSetup:
+    """The setup of a model."""
+    return ModelSetup(source) if source.words is None else ProgramSetup(source, source.words)
 
 
 @contextmanager
@@ -133,7 +137,7 @@ _NAMES = (
 _FIT = ("-fit", "--fit")
 
 
-def _options() -> dict[str, ModelOption]:
+def _options() -> dict[str, SourceOption]:
     return {option.name: option for option in model_flags() if option.name in _NAMES}
 
 

@@ -1,32 +1,39 @@
-"""The input of a verb: a model, whose graph is planned, a saved plan, a snapshot of a plan
-(`Plan.snapshot`), or a log with a debug print of a plan."""
+"""The input of a verb: a model, a saved plan, a snapshot, a log, a record, a run or a folder.
+
+A `Source` decides its kind once, by the first bytes, and then answers the verb's questions. `USES`
+has the kinds that each verb takes, and `kinds` of an option those that the option applies to.
+"""
 
 from __future__ import annotations
 
+import inspect
+import json
 import sys
 import zlib
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from functools import cached_property, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
-from ...files.kinds import N_HEAD, kind_of
+from ...files.kinds import LOG, MODEL, N_HEAD, PLAN, RECORD, RUN, SNAPSHOT, FileKind, kind_of
 from ...files.reading import MOST, open_file, read_most
 from ...trace.names import counted
 from . import records
 from .bar import bar
 from .command_line import check_alone, command_line, open_it
 from .options import (
-    PLACEMENT,
-    IntList,
+    SAVED,
+    SHAPE_OPTIONS,
+    SourceOption,
     device_names,
-    given_model_options,
+    given_options,
     load_model,
     load_options,
     model_argument,
-    model_option,
     with_properties,
 )
 
@@ -34,65 +41,391 @@ if TYPE_CHECKING:
     from ...llama import LlamaModel
     from ...models import Model
     from ...plan import Plan
+    from ...record.session import Record, RecordedPlan
     from ...run import Run
-    from ...trace.planned import PlanTensor
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-# As in llama/programs.py, which needs the native library.
-PROGRAMS = ("bench", "server", "cli", "completion", "perplexity")
-_SHAPE_OPTIONS = [
-    model_option("-fit", "--fit", type=click.Choice(["on", "off"]), default="off",
-                 show_default=True, group=PLACEMENT,
-                 help="Let llama.cpp choose the layers on the GPUs, the context and the places of "
-                      "weights that are not given, so that all fits into memory."),
-    model_option("-fitt", "--fit-target", type=IntList("MiB", 0, "1024,512"), default="1024",
-                 show_default=True, metavar="MiB,...", group=PLACEMENT,
-                 help="With --fit: memory that stays free on each device."),
-    model_option("-fitc", "--fit-ctx", default=4096, show_default=True, metavar="N",
-                 group=PLACEMENT, help="With --fit: the smallest context that it may choose."),
-    model_option("-n", "--n-tokens", default=1, show_default=True,
-                 help="Tokens of each sequence in the batch."),
-    model_option("--n-past", default=0, show_default=True,
-                 help="Tokens of each sequence already in the cache."),
-    model_option("-np", "--parallel", "n_seqs", type=click.IntRange(min=1), metavar="N",
-                 help="Sequences in the batch. Default: 1."),
-    model_option("-kvu", "--kv-unified", is_flag=True, default=None,
-                 help="Share one cache among all sequences, instead of an equal part for each."),
-    model_option("--for", "program", type=click.Choice(PROGRAMS),
-                 help="Plan for a context as this program of llama.cpp makes it (llama-bench, ...):"
-                      " the defaults of -c, -b, -ub, -np and -kvu, and room for its logits."),
-]  # fmt: skip
-_dump_option = click.option(
-    "--dump", type=int, metavar="N",
-    help="Which debug print of a log, from 0. Default: the last.",
-)  # fmt: skip
-_OF_SAVED = ("dump", "numbers", "when", "weights")  # options that choose what a file has
-_BENCH_GEN = 128  # llama-bench's default of -n
+FOLDER = FileKind("a folder of kept plans", "`ggml-py ci {path}` plans them again")
+ADDRESS = FileKind(
+    "an address",
+    "only verbs that plan a model take one, such as `ggml-py plan {path} -o plan.html`",
+)
+
+
+class Use(NamedTuple):
+    """The kinds of source that a verb takes, in words, and advice on others in which {path} is the
+    source."""
+
+    kinds: tuple[FileKind, ...]
+    expected: str
+    instead: Mapping[FileKind, str] = MappingProxyType({})
+
+
+_PAGE = {MODEL: "`ggml-py plan {path} -o plan.html` plans it and writes the page"}
+_NO_SHAPES = "it lacks the shapes that a prediction needs: give a model, a saved plan or a run"
+USES = {
+    "plan": Use((MODEL, *SAVED, RECORD), "a model or a plan"),
+    "cost": Use(
+        (MODEL, PLAN, RUN, RECORD), "a model, a plan or a run",
+        {LOG: _NO_SHAPES, SNAPSHOT: _NO_SHAPES},
+    ),
+    "sweep": Use(
+        (MODEL, RECORD), "a model or a record",
+        dict.fromkeys(SAVED, "a sweep makes many plans, so it needs the model"),
+    ),
+    "place": Use((MODEL,), "a model"),
+    "view": Use((*SAVED, RECORD, RUN), "a plan or a run", _PAGE),
+    "view OTHER": Use(
+        (*SAVED, RECORD), "a plan", {**_PAGE, RUN: "it cannot be compared: give it alone"}
+    ),
+    "compare": Use((MODEL, *SAVED, RECORD, FOLDER, ADDRESS), "a model or a plan"),
+    "corpus make": Use((MODEL,), "a model"),
+    "corpus add": Use(
+        (*SAVED, RECORD), "a plan or a record", {MODEL: "`ggml-py corpus make` plans it"}
+    ),
+    "ops": Use(
+        (*SAVED, RECORD), "a plan or a record",
+        {MODEL: "save a plan of it, with `ggml-py plan {path} -o FILE`"},
+    ),
+}  # fmt: skip
+_FETCHING = ("plan", "cost", "sweep", "place", "corpus make")  # they need the header only
+_PLURALS = {LOG: "logs", RECORD: "records", PLAN: "saved plans"}
 _STDIN = "standard input"
+_N_MAGIC = 16
+_BENCH_GEN = 128  # llama-bench's default of -n
+_OF_SAVED = ("dump", "numbers", "when", "weights")  # options that a model has no use for
 _NO_FIT = (
     "--fit changed nothing: llama.cpp found nothing that fits. It chooses only what is not given "
     "(-ngl, -c, -ts, -ot), and nothing with -sm row or tensor; the program would go on all the same"
 )
 
 
-def source_options(*arguments: str) -> Callable[[F], F]:
-    """Arguments that are each a model, a saved plan or a log, and the options for them: those of
-    `models.load` and the graph's shape for a model, and which debug print of a log."""
+class Source:
+    """One input of a verb, with the options for it. `given` is its name as the user wrote it."""
 
-    def decorate(function: F) -> F:
-        function = _dump_option(records.choice_options(records.weights_option(function)))
-        for option in reversed(_SHAPE_OPTIONS):
-            function = option(function)
-        function = load_options(function)
-        if arguments == ("model",):
-            return model_argument(function, callback=_local)
-        for name in reversed(arguments):
-            kind = click.Path(dir_okay=False)
-            function = click.argument(name, type=kind, callback=_local)(function)
-        return function
+    def __init__(self, given: str, use: str) -> None:
+        self.given, self.use = given, use
+        self.options: dict[str, Any] = {}
+        self.words: Sequence[str] | None = None  # a program's command line, which has the model
 
-    return decorate
+    def __str__(self) -> str:
+        return _STDIN if self.given == "-" else self.given
+
+    # --- what it is
+
+    @cached_property
+    def kind(self) -> FileKind:
+        """Its kind. Raises a usage error if the verb does not take this kind, ValueError for other
+        files, and FileNotFoundError."""
+        use, kind = USES[self.use], self._found
+        if self.words is not None and kind is not MODEL:
+            raise click.UsageError(f"-m {kind.told(self, 'a model')}")
+        if kind not in use.kinds:
+            advice = use.instead.get(kind)
+            raise click.UsageError(
+                kind.told(self, use.expected) if advice is None
+                else f"{self} is {kind.what}: {advice.format(path=self)}"
+            )  # fmt: skip
+        return kind
+
+    @property
+    def is_model(self) -> bool:
+        """Whether its graphs are planned, by the options."""
+        return self.kind is MODEL
+
+    @cached_property
+    def _found(self) -> FileKind:
+        if is_address(self.given) and self.use not in _FETCHING:
+            return ADDRESS
+        if self.given != "-" and Path(self.path).is_dir():
+            return FOLDER
+        content = self._content
+        found = kind_of(content[:N_HEAD])
+        if found in (MODEL, RECORD, PLAN, RUN, SNAPSHOT):
+            return found
+        from ...export.debug_log import has_print
+
+        if has_print(self._text):
+            return LOG
+        if found is not None:
+            raise ValueError(found.told(self, "a model or a plan"))
+        if content.lstrip()[:1] == b"{":
+            return self._sorted(content)
+        raise ValueError(
+            f"{self} is neither a GGUF model (its magic is {content[:4]!r}, not b'GGUF') nor a plan"
+            " that `ggml-py plan MODEL -o FILE` saved nor a log with GGML_SCHED_DEBUG=2 prints"
+        )
+
+    def _sorted(self, content: bytes) -> FileKind:
+        """The kind of a plan or a run with keys in another order. Raises ValueError for others."""
+        from ...export.json import plan as to_json
+        from ...export.json import run as run_json
+
+        with suppress(ValueError, RecursionError):
+            data = json.loads(content)
+            if isinstance(data, dict) and data.get("kind") == run_json.KIND:
+                return RUN
+        to_json.parse(content, str(self))
+        return PLAN
+
+    @cached_property
+    def path(self) -> str:
+        """The file. Of a model at an address, its header is fetched into one."""
+        if not is_address(self.given):
+            return self.given
+        from ...gguf.remote import header_of
+
+        with bar(f"reading the header of {self.given}") as show:
+            file = header_of(self.given, lambda n, total: show(n / total))
+            return str(click.get_current_context().with_resource(file))
+
+    def is_at(self, path: str) -> bool:
+        """Whether it is that file."""
+        return self.given != "-" and Path(path).exists() and Path(path).samefile(self.path)
+
+    @cached_property
+    def _content(self) -> bytes:
+        """The file's bytes, decompressed and in UTF-8; of a model and a record, which may be large,
+        the first ones."""
+        raw = self._read()
+        if kind_of(raw[:_N_MAGIC]) in (MODEL, RECORD):
+            return raw[:_N_MAGIC]
+        from ...export.json.plan import decompressed
+
+        try:
+            content = decompressed(raw)
+        except (OSError, EOFError, zlib.error) as error:
+            raise ValueError(f"{self} is damaged: {error}") from None
+        if kind_of(content[:_N_MAGIC]) in (MODEL, RECORD) and (kind := kind_of(raw[:N_HEAD])):
+            raise ValueError(kind.told(self, "a model or a plan"))
+        utf16 = content.startswith((b"\xff\xfe", b"\xfe\xff"))  # PowerShell's > writes it
+        return content.decode("utf-16", "replace").encode() if utf16 else content
+
+    def _read(self) -> bytes:
+        try:
+            if self.given == "-":
+                return self._whole(_read_stdin())
+            with open_file(self.path) as file:
+                magic = file.read(_N_MAGIC)
+                if Path(self.path).is_file() and kind_of(magic) in (MODEL, RECORD):
+                    return magic
+                return self._whole(magic + read_most(file, self.given))
+        except FileNotFoundError:
+            raise FileNotFoundError(f"{self}: no such file") from None
+
+    def _whole(self, content: bytes) -> bytes:
+        """The bytes of a pipe. Raises a usage error for kinds that are read by their path."""
+        kind = kind_of(content[:_N_MAGIC])
+        if kind in (MODEL, RECORD):
+            raise click.UsageError(f"{kind.what} cannot be read from {self}: give its path")
+        return content
+
+    @property
+    def _text(self) -> str:
+        return self._content.decode("utf-8", "replace")
+
+    # --- its plans
+
+    @property
+    def chooses(self) -> bool:
+        """Whether the options choose a plan of the file."""
+        return any(self.options[name] not in (None, ()) for name in ("dump", "numbers", "when"))
+
+    def plan(self) -> Plan:
+        """The plan that is meant: the file's, or of the model's graph. Raises usage errors for
+        options that do not apply to it, and ValueError."""
+        (plan,) = plans_of(self)
+        return plan
+
+    def plans(self) -> list[tuple[str, Plan]]:
+        """All plans in the file, each with a label."""
+        if self.kind is RECORD:
+            return [(f"{one.index} ({one.label})", one.plan) for one in self.record.plans]
+        return [("plan", self._saved())]
+
+    @cached_property
+    def record(self) -> Record:
+        """The whole record. Says on standard error what of it is damaged."""
+        return records.read_record(self.path)
+
+    @cached_property
+    def recorded(self) -> RecordedPlan:
+        """The record's plan that is meant."""
+        (number,) = self.options.get("numbers") or (None,)
+        return records.choose(self.record, str(self), number, self.options.get("when"))
+
+    def _saved(self) -> Plan:
+        """The plan in the file."""
+        from ...export.json import plan as to_json
+        from ...plan import Plan, as_plan
+
+        if self.kind is RECORD:
+            return self.recorded.plan
+        if self.kind is PLAN:
+            return as_plan(to_json.parse(self._content, str(self)))
+        try:
+            if self.kind is SNAPSHOT:
+                return Plan.from_snapshot(self._text.replace("\r\n", "\n"))
+            return Plan.from_debug_log(self._text, self._dump())
+        except ValueError as error:
+            raise ValueError(f"{self}: {error}") from None
+
+    def _dump(self) -> int:
+        """Which debug print of a log."""
+        from ...export.debug_log import dumps
+
+        dump, n = self.options.get("dump"), len(dumps(self._text))
+        if dump is not None and not -n <= dump < n:
+            raise ValueError(f"--dump {dump}: the log has {counted(n, 'debug print')}, from 0")
+        if dump is None and n > 1:
+            click.echo(
+                f"{self} has {n} debug prints: using the last, --dump N (from 0) chooses another",
+                err=True,
+            )
+        return -1 if dump is None else dump
+
+    # --- its times
+
+    def run(self) -> Run:
+        """The run, or that of a record. Raises ValueError without times."""
+        if self._found is RUN:
+            from ...export.json import run as run_json
+            from ...run import as_run
+
+            return as_run(run_json.parse(self._content, str(self)))
+        timed = self._found is RECORD and [one for one in self.record.processes if one.runs]
+        if not timed:
+            raise ValueError(
+                f"{self} has no measured times: expected a run that `ggml-py trace MODEL --per-op "
+                "-o FILE` saved, or a record that was made with --run"
+            )
+        if len(timed) > 1:
+            click.echo(
+                f"{self} has computes of {len(timed)} processes: these are of "
+                f"{timed[0].program}[{timed[0].pid}], ggml_py.Record has the others", err=True,
+            )  # fmt: skip
+        return timed[0].run
+
+    # --- its model
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Tokens, tokens before them, and sequences of the graph that the options ask for."""
+        options = self.options
+        return options["n_tokens"], options["n_past"], options["n_seqs"] or 1
+
+    def devices(self) -> tuple[str, ...]:
+        """The devices to plan on, as `load` takes them."""
+        return with_properties(device_names(self.options["devices"]), self.options["profile_set"])
+
+    @contextmanager
+    def opened(
+        self, more: Sequence[str] = (), quiet: bool = False, **changes: Any
+    ) -> Iterator[Model | LlamaModel]:
+        """The model, of which the header is read, with the options and `changes` to them; a
+        program's command line has `more` words. What --fit chose is printed unless `quiet`."""
+        if self.words is not None:
+            check_alone()
+            opened: Model | LlamaModel
+            build = not self.options["no_build"]
+            opened = open_it(self.path, [*self.words, *more], self.devices(), build)
+        else:
+            opened = self._load({**self.options, **changes})
+        with opened as model:
+            if not quiet:
+                _say_fit(model)
+            yield model
+
+    def _load(self, options: dict[str, Any]) -> Model | LlamaModel:
+        options = {name: value for name, value in options.items() if name not in _OF_SAVED}
+        n_tokens, n_past = options.pop("n_tokens", 1), options.pop("n_past", 0)
+        if options.get("program") == "bench" and options["n_ctx"] is None:
+            # As for llama-bench -p N -d PAST; one token is one of its 128 of -n.
+            options["n_ctx"] = n_past + (n_tokens if n_tokens > 1 else _BENCH_GEN)
+        margins, n_ctx_min = options.pop("fit_target", ()), options.pop("fit_ctx", 0)
+        if options.pop("fit", "off") == "on":
+            from ...llama import Fit
+
+            options["fit"] = Fit(tuple(mib << 20 for mib in margins), n_ctx_min)
+        n_seqs = options.pop("n_seqs", None)
+        return load_model(self.path, n_seq_max=n_seqs, header_only=True, **options)
+
+    def what_if(self, changes: dict[str, Any]) -> Plan:
+        """The plan of the model's graph with changes, as `Model.what_if` takes them."""
+        with self.opened() as model:
+            return model.what_if(*self.shape, **changes)
+
+
+def plans_of(*sources: Source) -> list[Plan]:
+    """The plan of each source. Options apply to each source that takes them."""
+    check_options(*sources)
+    given, options = {option.name for option in given_options()}, sources[0].options
+    models = [source for source in sources if source.is_model]
+    weights = options.get("weights", ())
+    if weights and models:
+        raise click.UsageError(
+            f"--weights plans saved graphs again, and {models[0]} is a model: give it -ot"
+        )
+    if weights and "devices" not in given:
+        raise click.UsageError("--weights needs -d: the devices to plan the graph on again")
+    again = not models and bool(given.intersection(records.REPLAYING))
+    op_offload = options["op_offload"] if "op_offload" in given else None
+    plans = []
+    for source in sources:
+        if source.is_model:
+            with source.opened() as model:
+                plans.append(model.plan(*source.shape))
+            continue
+        plan = source._saved()
+        if again:
+            plan = records.replayed(plan, str(source), weights, source.devices(), op_offload)
+        plans.append(plan)
+    return plans
+
+
+def check_options(*sources: Source) -> None:
+    """Raises a usage error for options that apply to none of the sources."""
+    if [source.given for source in sources].count("-") > 1:
+        raise click.UsageError("'-' is standard input, which can be read only once")
+    kinds = {source.kind for source in sources}
+    flags: dict[tuple[FileKind, ...], list[str]] = {}
+    for option in given_options():
+        # Verbs without --weights plan no saved graph again.
+        again = "weights" in sources[0].options or MODEL not in option.kinds
+        of = option.kinds if again else (MODEL,)
+        if not kinds.intersection(of):
+            flags.setdefault(of, []).append(option.opts[0])
+    called = " and ".join(map(str, sources))
+    for of, names in flags.items():
+        if MODEL in of:
+            raise click.UsageError(
+                f"{called}: {', '.join(names)} can only apply to a model: a saved plan keeps the "
+                "options that it was made with"
+            )
+        expected = " and ".join(_PLURALS[kind] for kind in dict.fromkeys((of[0], of[-1])))
+        raise click.UsageError(
+            f"{', '.join(names)} {'apply' if names[1:] else 'applies'} to {expected} only, and not "
+            f"to {called}"
+        )
+    _divide(sources)
+
+
+def _divide(sources: Sequence[Source]) -> None:
+    """Gives each record its number of --plan, if there are several."""
+    numbers = sources[0].options.get("numbers", ())
+    of_records = [source for source in sources if source.kind is RECORD]
+    if numbers and sources[0].options["when"] is not None:
+        raise click.UsageError("--plan and --when exclude each other: give one of them")
+    if len(numbers) == 1 or not numbers:
+        return
+    if len(numbers) != len(of_records):
+        raise click.UsageError(
+            f"--plan was given {counted(len(numbers), 'time')} for "
+            f"{counted(len(of_records), 'record')}: give it once, or once for each"
+        )
+    for source, number in zip(of_records, numbers, strict=True):
+        source.options = {**source.options, "numbers": (number,)}
 
 
 def is_address(source: str) -> bool:
@@ -100,330 +433,10 @@ def is_address(source: str) -> bool:
     return source.startswith(("http://", "https://"))
 
 
-def planning_options(function: F) -> F:
-    """The MODEL argument, of which only the header is read, so it may be an http(s) address; and
-    the options of `models.load`."""
-    return model_argument(load_options(function), callback=_local)
-
-
-def _local(context: click.Context, _parameter: click.Parameter, source: str) -> str:
-    """The path of a source. Of a model at an http(s) address the header is fetched."""
-    if not is_address(source):
-        return source
-    from ...gguf.remote import header_of
-
-    with bar(f"reading the header of {source}") as show:
-        file = header_of(source, lambda n, total: show(n / total))
-        return str(context.with_resource(file))
-
-
-def locals_of(
-    context: click.Context, parameter: click.Parameter, sources: Sequence[str]
-) -> tuple[str, ...]:
-    """The paths of several models: of those at http(s) addresses the headers are fetched."""
-    paths = tuple(_local(context, parameter, source) for source in sources)
-    if missing := [path for path in paths if not Path(path).is_file()]:
-        raise click.UsageError(f"{missing[0]}: no such file")
-    return paths
-
-
 def as_given(text: str) -> str:
     """A text with addresses in place of the temporary files that their headers are in."""
     remote = sys.modules.get("ggml_py.gguf.remote")
     return text if remote is None else str(remote.as_given(text))
-
-
-def get_plan(source: str, **options: Any) -> Plan:
-    """The plan in that file, or the plan of that model's graph with the options.
-
-    Raises a usage error for options that do not apply to such a file, and ValueError for any other
-    kind of file.
-    """
-    (plan,) = get_plans((source,), **options)
-    return plan
-
-
-def get_plans(
-    sources: tuple[str, ...],
-    n_tokens: int,
-    n_past: int,
-    n_seqs: int | None,
-    dump: int | None,
-    numbers: tuple[int, ...] = (),
-    when: str | None = None,
-    weights: tuple[str, ...] = (),
-    **options: Any,
-) -> list[Plan]:
-    """Like `get_plan`, for several sources. Options apply to each source that takes them."""
-    if sources.count("-") > 1:
-        raise click.UsageError("'-' is standard input, which can be read only once")
-    saved = saved_plans(sources, dump, numbers, when)
-    called = " and ".join(map(_called, sources))
-    if weights and None in saved:
-        raise click.UsageError(
-            f"--weights is for records and saved plans, and not for {called}: give a model -ot"
-        )
-    again = False
-    if None not in saved:
-        _refuse_model_options(called)
-        again = bool(given_model_options())
-        if weights and "-d" not in given_model_options():
-            raise click.UsageError("--weights needs -d: the devices to plan the graph on again")
-    if dump is not None and not any(plan and plan.capture.source == "debug log" for plan in saved):
-        raise click.UsageError(f"--dump applies to logs only, and not to {called}")
-    plans = []
-    for source, plan in zip(sources, saved, strict=True):
-        shape: dict[str, Any] = {"n_tokens": n_tokens, "n_past": n_past, "n_seqs": n_seqs}
-        if plan is None:
-            plans.append(plan_model(source, **{**shape, **options}))
-        elif again:
-            plans.append(records.replayed(plan, source, weights, options))
-        else:
-            plans.append(plan)
-    return plans
-
-
-def refuse_saved_options(source: str, options: dict[str, Any]) -> None:
-    """Raises a usage error for options that choose what a file has, which a model does not take."""
-    flags = {"numbers": "--plan", "when": "--when", "weights": "--weights", "dump": "--dump"}
-    if given := [flags[name] for name in _OF_SAVED if options.get(name) not in (None, ())]:
-        raise click.UsageError(f"{', '.join(given)}: for records and logs, and {source} is a model")
-
-
-def for_model(options: dict[str, Any]) -> dict[str, Any]:
-    """The options that `plan_model` takes, of those of `source_options`."""
-    return {name: value for name, value in options.items() if name not in _OF_SAVED}
-
-
-def plan_model(source: str, changes: dict[str, Any] | None = None, **options: Any) -> Plan:
-    """The plan of a model's graph; with `changes` (of `Model.what_if`), as it would be then."""
-    n_tokens, n_past, n_seqs = shape_of(options)
-    with opened(source, **options) as model:
-        if changes is None:
-            return model.plan(n_tokens, n_past, n_seqs)
-        return model.what_if(n_tokens, n_past, n_seqs, **changes)
-
-
-def shape_of(options: dict[str, Any]) -> tuple[int, int, int]:
-    """Tokens, tokens before them, and sequences of the graph that the options ask for."""
-    return options["n_tokens"], options["n_past"], options["n_seqs"] or 1
-
-
-@contextmanager
-def opened(
-    source: str, more: Sequence[str] = (), quiet: bool = False, **options: Any
-) -> Iterator[Model | LlamaModel]:
-    """The model that the options of `source_options` describe, of which the header is read. Behind
-    -- there may be a program's command line instead, which then has `more` words. What --fit chose
-    is printed unless `quiet`."""
-    n_tokens, n_past, _n_seqs = shape_of(options)
-    n_seqs = options["n_seqs"]
-    options = {k: v for k, v in options.items() if k not in ("n_tokens", "n_past", "n_seqs")}
-    if options["program"] == "bench" and options["n_ctx"] is None:
-        # As for llama-bench -p N -d PAST; one token is one of its 128 of -n.
-        options["n_ctx"] = n_past + (n_tokens if n_tokens > 1 else _BENCH_GEN)
-    if words := command_line():
-        check_alone()
-        names = with_properties(device_names(options["devices"]), options["profile_set"])
-        with open_it(source, [*words, *more], names, not options["no_build"]) as model:
-            _say_fit(model, quiet)
-            yield model
-        return
-    margins, n_ctx_min = options.pop("fit_target"), options.pop("fit_ctx")
-    if options.pop("fit") == "on":
-        from ...llama import Fit
-
-        options["fit"] = Fit(tuple(mib << 20 for mib in margins), n_ctx_min)
-    with load_model(source, n_seq_max=n_seqs, header_only=True, **options) as loaded:
-        _say_fit(loaded, quiet)
-        yield loaded
-
-
-def _say_fit(model: Model | LlamaModel, quiet: bool) -> None:
-    if quiet:
-        return
-    if fitted := getattr(model, "fit_arguments", ""):
-        click.echo(f"--fit chose {fitted}", err=True)
-    elif not getattr(model, "fits", True):
-        click.echo(_NO_FIT, err=True)
-
-
-def is_model(source: str) -> bool:
-    """Whether that file is a model."""
-    if source == "-":
-        return False
-    try:
-        with open_file(source) as file:
-            return file.read(4) == b"GGUF"
-    except FileNotFoundError:
-        raise FileNotFoundError(f"{source}: no such file") from None
-
-
-def get_tensor(plan: Plan, text: str) -> PlanTensor:
-    """The tensor that a user names: a node, leaf or copy by its name, or a node by its number.
-    Raises KeyError."""
-    which = name_or_number(plan, text)
-    tensor = plan.node(which)
-    same = [str(node.index) for node in plan.nodes if node.name == tensor.name]
-    if len(same) > 1 and isinstance(which, str):
-        *others, last = same
-        click.echo(
-            f"nodes {', '.join(others)} and {last} are all called {tensor.name}: using {last}",
-            err=True,
-        )
-    return tensor
-
-
-def name_or_number(plan: Plan, text: str) -> str | int:
-    """A tensor as `Plan.node` takes it. A number is a node's, unless a tensor has it as name."""
-    named = any(t.name == text for t in plan.tensors)
-    return text if named or not text.isdecimal() else int(text)
-
-
-def saved_plans(
-    sources: Sequence[str], dump: int | None, numbers: Sequence[int], when: str | None
-) -> list[Plan | None]:
-    """The plans in those files; None for a model. `numbers` and `when` choose those of records: one
-    number for all records, or one for each."""
-    chosen: list[int | None] = list(numbers) or [None]
-    of_records = [source for source in sources if records.is_record(source)]
-    if (numbers or when is not None) and not of_records:
-        option = "--plan" if numbers else "--when"
-        raise click.UsageError(
-            f"{option} applies to records only, and not to {' and '.join(map(_called, sources))}"
-        )
-    if numbers and when is not None:
-        raise click.UsageError("--plan and --when exclude each other: give one of them")
-    if len(chosen) == 1:
-        chosen *= len(of_records)
-    if len(chosen) != len(of_records) and of_records:
-        raise click.UsageError(
-            f"--plan was given {counted(len(chosen), 'time')} for "
-            f"{counted(len(of_records), 'record')}: give it once, or once for each"
-        )
-    found: list[Plan | None] = []
-    for source in sources:
-        if source in of_records:
-            record = records.read_record(source)
-            found.append(records.choose(record, source, chosen.pop(0), when).plan)
-        else:
-            found.append(saved_plan(source, dump))
-    return found
-
-
-def saved_plan(source: str, dump: int | None = None) -> Plan | None:
-    """The plan in that file, judged by its content; None for a model. "-" is standard input. `dump`
-    chooses the debug print of a log, by default the last."""
-    from ...export.debug_log import has_print
-    from ...export.json import plan as to_json
-    from ...export.snapshot import MAGIC
-    from ...plan import as_plan
-
-    content = _content(source)
-    if content is None:
-        return None
-    name = _called(source)
-    try:
-        content = to_json.decompressed(content)
-    except (OSError, EOFError, zlib.error) as error:
-        raise ValueError(f"{name} is damaged: {error}") from None
-    # A log may wrap each message in a JSON object.
-    log = to_json.KIND.encode() not in content[:1000] and has_print(_text(content))
-    if content.lstrip()[:1] == b"{" and not log:
-        _refuse_known(content, name)
-        return as_plan(to_json.parse(content, name))
-    text = _text(content)
-    if text.startswith(MAGIC):
-        return _plan_on_page(text, name)
-    if log:
-        return _plan_in_log(text, name, dump)
-    _refuse_known(content, name)
-    raise ValueError(
-        f"{name} is neither a GGUF model (its magic is {content[:4]!r}, not b'GGUF') nor a plan "
-        "that `ggml-py plan MODEL -o FILE` saved nor a log with GGML_SCHED_DEBUG=2 prints"
-    )
-
-
-def _text(content: bytes) -> str:
-    """The text of a file. PowerShell's > writes UTF-16."""
-    utf16 = content.startswith((b"\xff\xfe", b"\xfe\xff"))
-    return content.decode("utf-16" if utf16 else "utf-8", "replace")
-
-
-def _refuse_known(content: bytes, name: str) -> None:
-    """Raises ValueError for a file of another known kind, and names the kind."""
-    kind = kind_of(content[:N_HEAD])
-    if kind is not None and not kind.is_plan:
-        raise ValueError(kind.told(name, "a model or a plan"))
-
-
-def saved_run(source: str) -> Run | None:
-    """The run in that file; None for anything else."""
-    from ...export.json import plan as to_json
-    from ...export.json import run as run_json
-    from ...run import as_run
-
-    content = _content(source)
-    if content is None:
-        return None
-    try:
-        content = to_json.decompressed(content)
-    except (OSError, EOFError, zlib.error):
-        return None  # `saved_plan` says what is wrong
-    # As we write it, or with its keys sorted; a plan may have a node with that name.
-    known = run_json.KIND.encode() in content and to_json.KIND.encode() not in content[:200]
-    if not known or content.lstrip()[:1] != b"{":
-        return None
-    return as_run(run_json.parse(content, _called(source)))
-
-
-def _plan_on_page(text: str, name: str) -> Plan:
-    from ...plan import Plan
-
-    try:
-        return Plan.from_snapshot(text.replace("\r\n", "\n"))
-    except ValueError as error:
-        raise ValueError(f"{name}: {error}") from None
-
-
-def _plan_in_log(text: str, name: str, dump: int | None) -> Plan:
-    from ...export.debug_log import dumps
-    from ...plan import Plan
-
-    try:
-        n = len(dumps(text))
-        if dump is not None and not -n <= dump < n:
-            raise ValueError(f"--dump {dump}: the log has {counted(n, 'debug print')}, from 0")
-        plan = Plan.from_debug_log(text, -1 if dump is None else dump)
-    except ValueError as error:
-        raise ValueError(f"{name}: {error}") from None
-    if dump is None and n > 1:
-        click.echo(
-            f"{name} has {n} debug prints: using the last, --dump N (from 0) chooses another",
-            err=True,
-        )
-    return plan
-
-
-def _content(source: str) -> bytes | None:
-    """The bytes of a file; None if it is a model, which may be large."""
-    if source == "-":
-        read = click.get_current_context().meta  # read once: tried as a run, then as a plan
-        content: bytes = read.get(_STDIN) or read.setdefault(_STDIN, _read_stdin())
-        if content.startswith(b"GGUF"):
-            raise click.UsageError("a model cannot be read from standard input: give its path")
-        return content
-    try:
-        with open_file(source) as file:
-            magic = file.read(4)
-            return None if magic == b"GGUF" else magic + read_most(file, source)
-    except FileNotFoundError:
-        if is_address(source):
-            raise click.UsageError(
-                f"{source} is an address: only verbs that plan a model take one, such as "
-                f"`ggml-py plan {source} -o plan.html`"
-            ) from None
-        raise FileNotFoundError(f"{source}: no such file") from None
 
 
 def _read_stdin() -> bytes:
@@ -433,14 +446,76 @@ def _read_stdin() -> bytes:
     return content
 
 
-def _refuse_model_options(source: str) -> None:
-    """Raises a usage error if options were given that only a model takes."""
-    if given := given_model_options(records.REPLAYING):
-        raise click.UsageError(
-            f"{source}: {', '.join(given)} can only apply to a model: a saved plan keeps the "
-            "options that it was made with"
-        )
+def _say_fit(model: Model | LlamaModel) -> None:
+    if fitted := getattr(model, "fit_arguments", ""):
+        click.echo(f"--fit chose {fitted}", err=True)
+    elif not getattr(model, "fits", True):
+        click.echo(_NO_FIT, err=True)
 
 
-def _called(source: str) -> str:
-    return _STDIN if source == "-" else source
+# --- as arguments of a verb
+
+
+class SourceType(click.Path):
+    """A path or an address, as a `Source` of a verb."""
+
+    def __init__(self, use: str, dir_okay: bool = False) -> None:
+        super().__init__(dir_okay=dir_okay)
+        self._use = use
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        """The source; a usage error for a folder, unless the verb takes some."""
+        if isinstance(value, Source):
+            return value
+        return Source(str(super().convert(value, param, ctx)), self._use)
+
+
+def with_sources(*arguments: str) -> Callable[[F], F]:
+    """Gives the sources among a verb's arguments the options about them, without those that the
+    verb has a parameter for."""
+
+    def decorate(function: F) -> Any:
+        own = inspect.signature(function).parameters
+
+        @wraps(function)
+        def bound(**given: Any) -> Any:
+            about = (p for p in click.get_current_context().command.params
+                     if isinstance(p, SourceOption) and p.name not in own)  # fmt: skip
+            options = {str(option.name): given.pop(str(option.name)) for option in about}
+            for name in arguments:
+                if given[name] is not None:
+                    given[name].options = options
+            given[arguments[0]].words = command_line()
+            return function(**given)
+
+        return bound
+
+    return decorate
+
+
+def source_options(*arguments: str) -> Callable[[F], F]:
+    """Arguments that are each a model, a saved plan, a record or a log, and the options for them:
+    those of `models.load`, the graph's shape, and which plan of a file is meant."""
+
+    def decorate(function: F) -> F:
+        function = with_sources(*arguments)(function)
+        function = records.choice_options(records.weights_option(function))
+        for option in reversed(SHAPE_OPTIONS):
+            function = option(function)
+        function = load_options(function)
+        if arguments == ("model",):
+            return model_argument(function, SourceType("plan"))
+        for name in reversed(arguments):
+            function = click.argument(name, type=SourceType("plan"))(function)
+        return function
+
+    return decorate
+
+
+def planning_options(use: str) -> Callable[[F], F]:
+    """The MODEL argument of a verb that makes many plans, and the options of `models.load`."""
+
+    def decorate(function: F) -> F:
+        return model_argument(load_options(with_sources("model")(function)), SourceType(use))
+
+    return decorate
