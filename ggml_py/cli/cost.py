@@ -20,12 +20,6 @@ if TYPE_CHECKING:
     from ..cost import Cost, Machine
     from ..cost.rows import BenchRow
 
-# The options that llama-bench has, too.
-_FLAGS = frozenset((
-    "n_gpu_layers", "n_cpu_moe", "cpu_moe", "n_cpu_ffn", "tensor_split", "split_mode", "main_gpu",
-    "n_batch", "n_ubatch", "flash_attn", "type_k", "type_v", "n_threads", "op_offload",
-    "offload_kqv", "repack", "no_host", "load_mode",
-))  # fmt: skip
 _MOST_NODES = 12  # that the table of a plan shows
 
 
@@ -156,22 +150,17 @@ def _refusal(model: Source) -> str:
     from ..place.flags import Flags
     from ..place.measure import refusal
 
-    given = Flags.of({name: model.options[name] for name in ("type_k", "type_v", "swa_full")})
-    return refusal((), model.devices(), model.path, given)
+    return refusal((), model.devices(), model.path, Flags.of(model.flags()))
 
 
 def bench_line(
     model: Source, n_prompt: list[int], n_gen: list[int], depths: list[int], n_layer: int
 ) -> str:
     """The line of llama-bench that measures what was predicted."""
-    from ..llama.overrides import parse_overrides
     from ..place.flags import Flags, device_words
 
-    given = {k: v for k, v in model.options.items() if k in _FLAGS}
-    overrides = model.options["overrides"]
-    given["tensor_overrides"] = [pair for text in overrides for pair in parse_overrides(text)]
     words = ["llama-bench", "-m", model.given, *device_words(model.devices(), "bench")]
-    words += Flags.of(given).words("bench", n_layer)
+    words += Flags.of(model.flags()).words("bench", n_layer)
     for flag, numbers in (("-p", n_prompt), ("-n", n_gen), ("-d", depths)):
         words += [flag, ",".join(map(str, numbers))]
     return shlex.join(words)

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 _MEASURED = 3  # of the quickest ways, beside the given one
 _OF_ONE = ("n_prompt", "n_gen", "n_depth", "n_parallel")  # workload
-_NOT_FLAGS = ("devices", "profile_set", "overrides", "graphs", "no_build", "n_ctx")
 
 
 @click.command(
@@ -88,7 +87,6 @@ def command(
     ggml-py place model.gguf -ngl 20 --machine t8.json --parallel 4 --cache-types q8_0
     ggml-py place model.gguf --machine t8.json --measure
     """
-    from ..llama.overrides import parse_overrides
     from ..place import Flags, place
     from ..place.measure import find_program, refusal
 
@@ -101,9 +99,7 @@ def command(
     options = model.options
     if options["graphs"] == "ours":
         raise click.UsageError("place plans with libllama: not with --graphs ours")
-    given = {k: v for k, v in options.items() if k not in _NOT_FLAGS and _is_given(k)}
-    pairs = [pair for text in options["overrides"] for pair in parse_overrides(text)]
-    given["tensor_overrides"] = pairs
+    given = model.flags(only_given=True)
     devices = model.devices()
     if workloads and (both := [f"--{n[2:]}" for n in _OF_ONE if _is_given(n)]):
         raise click.UsageError(f"{', '.join(both)}: part of --workload, if that is given")

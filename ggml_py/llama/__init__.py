@@ -1,11 +1,30 @@
 """llama.cpp's own library on our ggml: any model that it loads, with plans and causes.
 
 `open` loads a model; the options are those of `ggml_py.models.load`. libllama is built when it is
-first needed.
+first needed. Names are loaded on first use: the table of options needs no native library.
 """
 
-from .model import LlamaModel as LlamaModel
-from .opening import open as open
-from .opening import open_command_line as open_command_line
-from .options import Fit as Fit
-from .tokenizer import Tokenizer as Tokenizer
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .model import LlamaModel as LlamaModel
+    from .opening import open as open
+    from .opening import open_command_line as open_command_line
+    from .options import Fit as Fit
+    from .tokenizer import Tokenizer as Tokenizer
+
+_PUBLIC = {
+    "LlamaModel": "model", "open": "opening", "open_command_line": "opening", "Fit": "options",
+    "Tokenizer": "tokenizer",
+}  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PUBLIC:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = getattr(importlib.import_module(f".{_PUBLIC[name]}", __name__), name)
+    globals()[name] = found
+    return found

@@ -14,7 +14,8 @@ from ..trace.names import counted
 from ..trace.probes import where_probed
 from .library import Library
 from .native import ContextHandle
-from .params import SPLIT_MODES, Params
+from .options import SPLIT_MODES
+from .params import Params
 from .pins import why_norms
 
 if TYPE_CHECKING:

@@ -15,7 +15,8 @@ from ..errors import AbortError, ModelError
 from ..sim.given import named_devices
 from .library import Library
 from .line_options import not_planned, options_of
-from .params import FLASH_ATTN, GPU_TYPES, SPLIT_MODES
+from .options import TABLE, Keyword
+from .params import GPU_TYPES
 from .programs import PROGRAMS
 
 # Programs that make the same context as another.
@@ -120,34 +121,29 @@ def _options(program: str, line: Any, devices: list[Device]) -> dict[str, Any]:
     model, context = line.model, line.context
     n_gpus = sum(device.type in GPU_TYPES for device in devices)
     split = [] if model.tensor_split == NULL else list(model.tensor_split[0:n_gpus])
-    modes = {number: name for name, number in SPLIT_MODES.items()}
-    flash = {number: name for name, number in FLASH_ATTN.items()}
-    found: dict[str, Any] = {
+    found = {
+        option.name: _value(option, getattr(getattr(line, struct), field))
+        for option in TABLE
+        for struct, _, field in (option.field.partition("."),)
+        if field and option.name != "load_mode"  # which locks memory, too
+    }
+    return found | {
         "devices": devices,
         "program": _SAME_AS.get(program, program),
-        "n_gpu_layers": int(model.n_gpu_layers),
-        "split_mode": modes[int(model.split_mode)],
-        "main_gpu": int(model.main_gpu),
         "tensor_split": split if any(split) else None,
-        "repack": bool(model.use_extra_bufts),
-        "no_host": bool(model.no_host),
-        "n_ctx": _signed(context.n_ctx),
-        "n_batch": _signed(context.n_batch),
-        "n_ubatch": _signed(context.n_ubatch),
         "n_threads": int(context.n_threads) if context.n_threads > 0 else None,
-        "flash_attn": flash[int(context.flash_attn_type)],
-        "type_k": Type(int(context.type_k)),
-        "type_v": Type(int(context.type_v)),
-        "swa_full": bool(context.swa_full),
-        "offload_kqv": bool(context.offload_kqv),
-        "op_offload": bool(context.op_offload),
-        "n_outputs_max": int(context.n_outputs_max) or None,
-        "kv_unified": bool(context.kv_unified),
-        "n_seq_max": _signed(context.n_seq_max),
+        "n_outputs_max": found["n_outputs_max"] or None,
     }
-    return found
 
 
-def _signed(number: int) -> int:
-    """A number that llama.cpp casts from int32_t to uint32_t."""
+def _value(option: Keyword, number: Any) -> Any:
+    """A field of llama.h, as `open` takes it."""
+    number = int(number)
+    if option.kind == "bool":
+        return bool(number)
+    if option.kind == "type":
+        return Type(number)
+    if option.words:
+        return next(word for word, known in option.words.items() if known == number)
+    # llama.cpp casts numbers from int32_t to uint32_t.
     return number - (1 << 32) if number >= 1 << 31 else number

@@ -10,20 +10,18 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from .library import Library
+from .options import TABLE
 
 SAMPLING, SPECULATIVE = "sampling", "speculative"  # upstream's own groups
 
 # In the parameters of the model or its context, which a plan is made of.
 PLANNED = frozenset({
-    "--threads", "--threads-batch", "--ctx-size", "--kv-unified-per-slot", "--batch-size",
-    "--ubatch-size", "--swa-full", "--kv-unified", "--flash-attn", "--perf", "--pooling",
-    "--rope-scaling", "--rope-scale", "--rope-freq-base", "--rope-freq-scale", "--yarn-orig-ctx",
+    *(option.flags[-1] for option in TABLE if option.flags and option.kind != "program"),
+    "--threads-batch", "--kv-unified-per-slot", "--perf", "--pooling", "--rope-scaling",
+    "--rope-scale", "--rope-freq-base", "--rope-freq-scale", "--yarn-orig-ctx",
     "--yarn-ext-factor", "--yarn-attn-factor", "--yarn-beta-slow", "--yarn-beta-fast",
-    "--kv-offload", "--repack", "--no-host", "--cache-type-k", "--cache-type-v", "--parallel",
-    "--load-mode", "--lazy-mode", "--device", "--override-tensor", "--cpu-moe", "--n-cpu-moe",
-    "--moe-cache-mib", "--n-cpu-ffn", "--n-gpu-layers", "--split-mode", "--tensor-split",
-    "--main-gpu", "--fit", "--fit-target", "--fit-ctx", "--check-tensors", "--override-kv",
-    "--op-offload", "--model", "--embeddings", "--reranking", "--hellaswag", "--winogrande",
+    "--lazy-mode", "--moe-cache-mib", "--fit", "--fit-target", "--fit-ctx", "--check-tensors",
+    "--override-kv", "--model", "--embeddings", "--reranking", "--hellaswag", "--winogrande",
     "--multiple-choice", "--ppl-stride", "--spec-default",
 })  # fmt: skip
 

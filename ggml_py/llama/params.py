@@ -15,17 +15,14 @@ from ..enums import BackendDevType
 from ..errors import ModelError
 from ..sim.given import named_devices
 from .library import Library
-from .options import Options
+from .options import LOAD_MODES, TABLE, Options
 from .overrides import cpu_overrides, resolve_overrides
 
 if TYPE_CHECKING:
     from .command_line import CommandLine
 
 GPU_TYPES = (BackendDevType.GPU, BackendDevType.IGPU)
-SPLIT_MODES = {"none": 0, "layer": 1, "row": 2, "tensor": 3}
-_LOAD_MODES = {"auto": -1, "none": 0, "mmap": 1}
 _UNLOCKED = {2: 0, 3: 1}  # LLAMA_LOAD_MODE_MLOCK: as NONE, MMAP_MLOCK: as MMAP
-FLASH_ATTN = {"auto": -1, "off": 0, "on": 1}
 
 
 class Params:
@@ -73,12 +70,7 @@ class Params:
         )
         if line is not None:
             return params
-        params.n_gpu_layers = options.n_gpu_layers
-        params.split_mode = SPLIT_MODES[options.split_mode]
-        params.main_gpu = options.main_gpu
-        params.load_mode = _LOAD_MODES[options.load_mode]
-        params.no_host = options.no_host
-        params.use_extra_bufts = options.repack
+        self._fill(params, "model")
         if options.tensor_split:
             n = self._lib.llama_max_devices()
             split = [*map(float, options.tensor_split), *[0.0] * n][:n]
@@ -94,7 +86,7 @@ class Params:
     @property
     def maps_files(self) -> bool:
         """Whether weights may stay in the mapped file."""
-        return int(self.model.load_mode) != _LOAD_MODES["none"]
+        return int(self.model.load_mode) != LOAD_MODES["none"]
 
     @property
     def expert_cache(self) -> int:
@@ -215,21 +207,19 @@ class Params:
         ffi, options, line = self._ffi, self.options, self._line
         wanted = self._lib.llama_context_default_params() if line is None else line.context
         params = ffi.new("struct llama_context_params *", wanted)
-        params.n_ctx = options.n_ctx
-        params.n_batch = options.n_batch
-        params.n_ubatch = options.n_ubatch
-        params.n_seq_max = options.n_seq_max
-        params.n_outputs_max = options.n_outputs_max
+        self._fill(params, "context")
         if line is None:
             n = default_n_threads() if options.n_threads is None else options.n_threads
             params.n_threads = params.n_threads_batch = n
-        params.flash_attn_type = FLASH_ATTN[options.flash_attn]
-        params.type_k, params.type_v = int(options.type_k), int(options.type_v)
-        params.offload_kqv = options.offload_kqv
-        params.op_offload = options.op_offload
-        params.swa_full = options.swa_full
-        params.kv_unified = options.kv_unified
         return params
+
+    def _fill(self, params: Any, of: str) -> None:
+        """Sets each field of llama.h that an option is."""
+        for option in TABLE:
+            struct, _, field = option.field.partition(".")
+            if struct == of:
+                value = getattr(self.options, option.name)
+                setattr(params, field, option.words[value] if option.words else value)
 
 
 def given_devices(given: Sequence[str | Device]) -> list[Device]:

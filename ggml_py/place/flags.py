@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from ..llama.flags import BOTH, ONLY_SERVER, flag_text
+from ..llama.options import BY_NAME, TABLE
 from ..llama.overrides import cpu_overrides
 
 ATTENTION, DENSE = "attention", "dense"
@@ -42,15 +42,17 @@ class Flags:
     offload_kqv: bool = True
     cpu_moe: bool = False
     n_cpu_ffn: int = 0
-    repack: bool = True
-    no_host: bool = False
-    load_mode: str = "auto"
-    swa_full: bool = False
+    others: tuple[tuple[str, Any], ...] = ()  # options that stay as they are, by name
 
     @staticmethod
     def of(options: dict[str, Any]) -> Flags:
         """From the options of `llama.open`. Raises TypeError for others."""
         options = dict(options)
+        others = {option.name: options.pop(option.name) for option in _OTHERS
+                  if option.name in options}  # fmt: skip
+        options["others"] = tuple(
+            (name, value) for name, value in others.items() if not BY_NAME[name].is_default(value)
+        )
         if "tensor_overrides" in options:
             options["overrides"] = tuple(map(tuple, options.pop("tensor_overrides") or ()))
         if "tensor_split" in options:
@@ -71,8 +73,9 @@ class Flags:
         """The options of `llama.open`."""
         found = {f.name: getattr(self, f.name) for f in fields(self)}
         overrides = (*self.patterns(), *found.pop("overrides"))
-        del found["groups"]
-        return {**found, "tensor_overrides": overrides or None,
+        del found["groups"], found["others"]
+        others = {option.name: option.default for option in _OTHERS} | dict(self.others)
+        return {**found, **others, "tensor_overrides": overrides or None,
                 "tensor_split": self.tensor_split or None}  # fmt: skip
 
     def patterns(self) -> Iterator[tuple[str, str]]:
@@ -86,20 +89,21 @@ class Flags:
         llama-bench separates overrides by ";" and parts by "/"."""
         bench = program == "bench"
         pairs = [*self.patterns(), *self.overrides]
+        others = dict(self.others)
         if bench:  # which lacks -cmoe and -ncffn
             pairs += cpu_overrides(self.cpu_moe, 0, self.n_cpu_ffn, n_layer)
         words: list[str] = []
         if pairs:  # the first match counts, and -ncmoe and others stand for patterns, too
             joined = (";" if bench else ",").join(f"{pattern}={where}" for pattern, where in pairs)
             words += ["-ot", joined]
-        for flag in (*BOTH, *(() if bench else ONLY_SERVER)):
-            value = getattr(self, flag.name)
-            if value == _DEFAULTS[flag.name]:
+        for option in TABLE:
+            value = others.get(option.name, getattr(self, option.name, None))
+            if not option.in_line or value == _DEFAULTS.get(option.name):
                 continue
-            if isinstance(value, bool):
-                words += [flag.bench, str(int(value != flag.negated))] if bench else [flag.server]
-            else:
-                words += [flag.bench if bench else flag.server, flag_text(value, bench)]
+            if not bench:
+                words += option.line(value)
+            elif option.bench:
+                words += option.bench_line(value)
         return words
 
     def __str__(self) -> str:
@@ -107,6 +111,7 @@ class Flags:
 
 
 _DEFAULTS = {f.name: f.default for f in fields(Flags)}
+_OTHERS = [option for option in TABLE if option.is_flag and option.name not in _DEFAULTS]
 
 
 def server_line(

@@ -78,7 +78,7 @@ def refusal(
     """Why llama-bench cannot measure this; "" if it can."""
     if "," in model:
         return "llama-bench separates models by commas, and this one's name has one"
-    if given is not None and given.swa_full:
+    if given is not None and dict(given.others).get("swa_full"):
         return "llama-bench has no --swa-full"
     if given is not None and not {given.type_k, given.type_v} <= set(BENCH_TYPES):
         return f"llama-bench knows only these types of the cache: {', '.join(BENCH_TYPES)}"

@@ -154,7 +154,8 @@ def test_llama_bench_takes_every_flag(oracle, folder):
         Flags(n_threads=1, flash_attn="on", type_k="q8_0", type_v="q8_0"),
         Flags(n_threads=1, groups=(("dense", 1), ("attention", 1)), n_cpu_moe=1),
         Flags(n_threads=1, cpu_moe=True, n_cpu_ffn=1, op_offload=False, offload_kqv=False),
-        Flags(n_threads=1, repack=False, no_host=True, load_mode="none", split_mode="none"),
+        Flags.of({"n_threads": 1, "repack": False, "no_host": True, "load_mode": "none",
+                  "split_mode": "none"}),
     ]  # fmt: skip
     names = {"n_threads": "n_threads", "n_gpu_layers": "n_gpu_layers", "n_ubatch": "n_ubatch",
              "type_k": "type_k", "repack": "repack", "no_host": "no_host", "n_cpu_moe": "n_cpu_moe",
@@ -166,7 +167,7 @@ def test_llama_bench_takes_every_flag(oracle, folder):
         done = oracle.run("llama-bench", *line[1:], "-r", 1, "-o", "jsonl")
         (row,) = [json.loads(text) for text in done.stdout.splitlines() if text.startswith("{")]
         for name, key in names.items():
-            wanted = getattr(one, name)
+            wanted = one.options[name]
             assert wanted is None or row[key] == wanted, (one, name)
         assert row["no_op_offload"] == int(not one.op_offload)
         assert row["no_kv_offload"] == (not one.offload_kqv)

@@ -243,7 +243,8 @@ def test_words_mean_what_the_flags_do(model):
                           256, 0)  # fmt: skip
     more = [
         Flags(n_threads=1, n_gpu_layers=2, n_cpu_ffn=4, overrides=((r"blk\.3\.ffn_up", "gpu0"),)),
-        Flags(n_threads=1, cpu_moe=True, n_cpu_ffn=1, swa_full=True, no_host=True),
+        Flags.of({"n_threads": 1, "cpu_moe": True, "n_cpu_ffn": 1, "swa_full": True,
+                  "no_host": True}),
     ]
     for flags in [start, *tried, *more]:
         line = server_line(str(model), flags, 256, 1, (CARD, "CPU"), N_LAYER)
@@ -256,8 +257,10 @@ def test_words_mean_what_the_flags_do(model):
 
 
 def test_words_of_both_programs():
-    flags = Flags(n_threads=2, n_gpu_layers=20, groups=(("dense", 2),), tensor_split=(0.3, 0.7),
-                  op_offload=False, repack=False, cpu_moe=True)  # fmt: skip
+    flags = Flags.of({
+        "n_threads": 2, "n_gpu_layers": 20, "groups": (("dense", 2),), "tensor_split": (0.3, 0.7),
+        "op_offload": False, "repack": False, "cpu_moe": True,
+    })  # fmt: skip
     assert flags.words("server", 4) == [
         "-ot", r"blk\.(0|1)\.ffn_(up|down|gate)\.=CPU",
         "-ngl", "20", "-ts", "0.3,0.7", "-t", "2", "--no-op-offload", "-nr", "-cmoe",

@@ -90,8 +90,8 @@ def test_without_names_the_plan_stays_what_it_was(tmp_path):
     ("words", "code", "error"),
     [
         (("make", "plans"), 2, "Missing argument 'MODEL…'"),
-        (("make", "plans", "none.gguf"), 2, "none.gguf: no such file"),
-        (("add", "plans", "none.ggrec"), 2, "none.ggrec: no such file"),
+        (("make", "plans", "none.gguf"), 1, "none.gguf: no such file"),
+        (("add", "plans", "none.ggrec"), 1, "none.ggrec: no such file"),
         (("add", "plans", "a", "--name", "../x"), 2, "expected letters"),
         (("add", "plans", "a", "b", "--name", "x"), 2, "and one source"),
     ],

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 _META = "ggml_py.command_line"
 _MODEL = ("-m", "--model")
 _VARIABLE = "LLAMA_ARG_MODEL"  # as the programs read it
-# What says more than the program's command line does: its machine, and the graph's shape.
-_BESIDE = {"devices", "profile_set", "no_build", "n_tokens", "n_past", "n_seqs"}
 
 
 def keep_command_line(context: click.Context, args: list[str]) -> list[str]:
@@ -51,18 +49,6 @@ def command_line() -> list[str] | None:
     """The program's command line that the verb was given; None without one."""
     context = click.get_current_context(silent=True)
     return None if context is None else context.meta.get(_META)
-
-
-def check_alone() -> None:
-    """Raises a usage error for options of the verb that belong into the program's command line."""
-    from .options import given_options
-
-    given = [option.opts[0] for option in given_options() if option.name not in _BESIDE]
-    if given:
-        raise click.UsageError(
-            f"{', '.join(given)}: give it in the command line behind --, as the program takes it; "
-            "in front of -- are the devices (-d) and the graph's shape (-n, --n-past, -np)"
-        )
 
 
 def open_it(source: str, words: Sequence[str], devices: Sequence[str], build: bool) -> LlamaModel:

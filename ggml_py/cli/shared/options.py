@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -12,6 +13,7 @@ import click
 from click.core import ParameterSource
 
 from ...files.kinds import LOG, MODEL, PLAN, RECORD, SNAPSHOT, FileKind
+from ...llama.options import PLACEMENT, TABLE, Keyword
 from .bar import bar
 from .command_line import keep_command_line
 
@@ -21,17 +23,12 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-PLACEMENT, CONTEXT = "Placement", "Context"
-
-
 SAVED = (PLAN, SNAPSHOT, LOG)
 PLANNED = (MODEL, *SAVED, RECORD)  # whose graphs can be planned, or planned again
-# As in llama/programs.py, which needs the native library.
-PROGRAMS = ("bench", "server", "cli", "completion", "perplexity")
 
 
 class SourceOption(click.Option):
-    """An option about what the verb is given, for these `kinds`. The help lists it in `group`."""
+    """An option that applies to sources of these `kinds`. The help lists it in `group`."""
 
     def __init__(
         self,
@@ -106,11 +103,6 @@ def model_argument(function: F, type: click.Path = _PATH) -> F:
     return click.argument("model", type=type)(flag(function))
 
 
-def model_option(*names: str, **settings: Any) -> Callable[[F], F]:
-    """An option for models."""
-    return click.option(*names, cls=SourceOption, **settings)
-
-
 NO_AUTO = (
     "'auto': expected a number of layers, or all: ggml-py does not fit models to the devices' "
     "memory. If a model is too large, an error says by how much: then give fewer layers"
@@ -168,117 +160,82 @@ class IntList(click.ParamType):  # type: ignore[type-arg]
         return numbers
 
 
-_LOAD_OPTIONS = [
-    model_option("-d", "-dev", "--device", "devices", multiple=True, metavar="NAME",
-                 group=PLACEMENT, kinds=PLANNED,
-                 help="Devices in priority order: repeat the option, or separate them by commas. "
-                      "none: only the CPU; rpc:HOST:PORT: a server's; sim:NAME[,SETTING=...]: a "
-                      "simulated one (profile=cuda, memory=8G, min_batch=32, ...); "
-                      "CPU,memory=64G: the CPU of a machine with more memory, or less. Default: "
-                      "all, GPUs first, the CPU last."),
-    model_option("--profile-set", "profile_set", multiple=True, metavar="KEY=VALUE",
+def _option(*names: str, **settings: Any) -> SourceOption:
+    return SourceOption(names, **settings)
+
+
+_TYPES: dict[str, Callable[[Keyword], Any]] = {
+    "int": lambda option: click.IntRange(min=option.least) if option.least == 1 else int,
+    "layers": lambda _option: Layers(),
+    "parts": lambda _option: Parts(),
+    "word": lambda option: click.Choice([*option.words]),
+    "program": lambda option: click.Choice([*option.words]),
+}
+
+
+def in_click(option: Keyword) -> SourceOption:
+    """An option of the table, as click takes it."""
+    flags = [
+        f"{on}/{off}" if off else on
+        for on, off in zip_longest(option.flags, option.off, fillvalue=" " if option.off else "")
+    ]
+    type_ = _TYPES.get(option.kind)
+    several = option.kind in ("devices", "overrides")
+    default = "all" if option.kind == "layers" else option.in_verbs
+    return SourceOption(
+        [*flags, option.verb or option.name],
+        type=type_ and type_(option),
+        is_flag=option.kind == "bool" or None, multiple=several,
+        default=() if several else default,
+        show_default=default is not False and default not in (None, ()),
+        metavar=option.metavar, group=option.group, help=option.help,
+        kinds=PLANNED if option.saved else (MODEL,),
+    )  # fmt: skip
+
+
+# The options of llama.cpp come first, then ours.
+LOAD_OPTIONS = [
+    *(in_click(option) for option in TABLE if option.flags and not option.plans),
+    _option("--profile-set", "profile_set", multiple=True, metavar="KEY=VALUE",
                  group=PLACEMENT, kinds=PLANNED,
                  help="Change a property of the cards among the devices, as set.KEY=VALUE behind "
                       "one of them does. May be repeated."),
-    model_option("-ngl", "--gpu-layers", "--n-gpu-layers", "n_gpu_layers", type=Layers(),
-                 default="all", metavar="N", show_default=True, group=PLACEMENT,
-                 help="Layers whose weights go to the GPUs, shared out by free memory; or all."),
-    model_option("-ot", "--override-tensor", "overrides", multiple=True,
-                 metavar="REGEX=NAME,...", group=PLACEMENT,
-                 help="Put weights whose names match REGEX on a device or in a buffer type; the "
-                      "first match counts. May be repeated."),
-    model_option("-cmoe", "--cpu-moe", is_flag=True, group=PLACEMENT,
-                 help="Keep all experts on the CPU."),
-    model_option("-ncmoe", "--n-cpu-moe", default=0, metavar="N", group=PLACEMENT,
-                 help="Keep the experts of the first N layers on the CPU."),
-    model_option("-ncffn", "--n-cpu-ffn", default=0, metavar="N", group=PLACEMENT,
-                 help="Keep the dense networks of the first N layers on the CPU."),
-    model_option("-kvo/-nkvo", "--kv-offload/--no-kv-offload", "offload_kqv", default=True,
-                 show_default=True, group=PLACEMENT,
-                 help="Keep the KV cache on the layers' devices."),
-    model_option("--op-offload/--no-op-offload", default=True, show_default=True,
-                 group=PLACEMENT, kinds=PLANNED,
-                 help="Let GPUs take ops of large batches whose weights are on the CPU."),
-    model_option("-sm", "--split-mode", type=click.Choice(["none", "layer", "row", "tensor"]),
-                 default="layer", show_default=True, group=PLACEMENT,
-                 help="Whether one GPU gets all layers (none), several share them (layer) or each "
-                      "layer's matrices (row, tensor; through libllama)."),
-    model_option("-ts", "--tensor-split", type=Parts(), metavar="N0,N1,...", group=PLACEMENT,
-                 help="Share of the layers that each GPU gets, like 3,1."),
-    model_option("-mg", "--main-gpu", default=0, show_default=True, metavar="INDEX",
-                 group=PLACEMENT, help="Which GPU gets all layers, with -sm none."),
-    model_option("--repack/--no-repack", " /-nr", default=True, show_default=True,
-                 group=PLACEMENT,
-                 help="Repack weights for the CPU's kernels, if it has layouts for that."),
-    model_option("--no-host", is_flag=True, group=PLACEMENT,
-                 help="Do not put the CPU's weights into a GPU's host memory."),
-    model_option("-lm", "--load-mode", type=click.Choice(["auto", "mmap", "none"]),
-                 default="auto", show_default=True, group=PLACEMENT,
-                 help="Whether the CPU's weights stay in the mapped file."),
-    model_option("--graphs", type=click.Choice(["auto", "ours", "libllama"]), default="auto",
+    _option("--graphs", type=click.Choice(["auto", "ours", "libllama"]), default="auto",
                  show_default=True, group=PLACEMENT,
                  help="Who builds the graphs. auto: we, for the architectures that we write; for "
                       "others libllama, which is built when it is first needed."),
-    model_option("--no-build", is_flag=True, group=PLACEMENT,
+    _option("--no-build", is_flag=True, group=PLACEMENT,
                  help="Do not build libllama: an error if it is needed and not there."),
-    model_option("-c", "--ctx-size", "n_ctx", type=int, metavar="N", group=CONTEXT,
-                 help="Tokens that the cache holds. Default: 512; 0: as many as in training."),
-    model_option("-b", "--batch-size", "n_batch", type=int, metavar="N", group=CONTEXT,
-                 help="Tokens that one evaluation takes. Default: 512."),
-    model_option("-ub", "--ubatch-size", "n_ubatch", type=int, metavar="N",
-                 group=CONTEXT, help="Tokens that one graph takes. Default: 512."),
-    model_option("-t", "--threads", "n_threads", type=click.IntRange(min=1), group=CONTEXT,
-                 help="Threads. Default: the cores this process may use."),
-    model_option("-fa", "--flash-attn", type=click.Choice(["on", "off", "auto"]), default="auto",
-                 show_default=True, group=CONTEXT, help="Compute attention in one op."),
-    model_option("-ctk", "--cache-type-k", "type_k", default="f16", show_default=True,
-                 group=CONTEXT, help="Type of the K cache."),
-    model_option("-ctv", "--cache-type-v", "type_v", default="f16", show_default=True,
-                 group=CONTEXT, help="Type of the V cache."),
-    model_option("--swa-full", is_flag=True, group=CONTEXT,
-                 help="Layers with a sliding window keep all tokens in the cache."),
 ]  # fmt: skip
-
 SHAPE_OPTIONS = [
-    model_option("-fit", "--fit", type=click.Choice(["on", "off"]), default="off",
+    _option("-fit", "--fit", type=click.Choice(["on", "off"]), default="off",
                  show_default=True, group=PLACEMENT,
                  help="Let llama.cpp choose the layers on the GPUs, the context and the places of "
                       "weights that are not given, so that all fits into memory."),
-    model_option("-fitt", "--fit-target", type=IntList("MiB", 0, "1024,512"), default="1024",
+    _option("-fitt", "--fit-target", type=IntList("MiB", 0, "1024,512"), default="1024",
                  show_default=True, metavar="MiB,...", group=PLACEMENT,
                  help="With --fit: memory that stays free on each device."),
-    model_option("-fitc", "--fit-ctx", default=4096, show_default=True, metavar="N",
+    _option("-fitc", "--fit-ctx", default=4096, show_default=True, metavar="N",
                  group=PLACEMENT, help="With --fit: the smallest context that it may choose."),
-    model_option("-n", "--n-tokens", default=1, show_default=True,
+    _option("-n", "--n-tokens", default=1, show_default=True,
                  help="Tokens of each sequence in the batch."),
-    model_option("--n-past", default=0, show_default=True,
+    _option("--n-past", default=0, show_default=True,
                  help="Tokens of each sequence already in the cache."),
-    model_option("-np", "--parallel", "n_seqs", type=click.IntRange(min=1), metavar="N",
-                 help="Sequences in the batch. Default: 1."),
-    model_option("-kvu", "--kv-unified", is_flag=True, default=None,
-                 help="Share one cache among all sequences, instead of an equal part for each."),
-    model_option("--for", "program", type=click.Choice(PROGRAMS),
-                 help="Plan for a context as this program of llama.cpp makes it (llama-bench, ...):"
-                      " the defaults of -c, -b, -ub, -np and -kvu, and room for its logits."),
+    *(in_click(option) for option in TABLE if option.plans),
 ]  # fmt: skip
 
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
-def model_flags() -> list[SourceOption]:
-    """The options of `models.load`."""
-
-    @load_options
-    def nothing() -> None: ...
-
-    return list(reversed(nothing.__click_params__))  # type: ignore[attr-defined]
+def add_options(function: F, options: Sequence[click.Parameter]) -> F:
+    """Adds options to a verb, in front of its own."""
+    function.__dict__.setdefault("__click_params__", []).extend(reversed(options))
+    return function
 
 
 def load_options(function: F) -> F:
-    """The options of `models.load`."""
-    for option in reversed(_LOAD_OPTIONS):
-        function = option(function)
-    return function
+    """Adds the options of `models.load` to a verb."""
+    return add_options(function, LOAD_OPTIONS)
 
 
 def model_options(function: F) -> F:

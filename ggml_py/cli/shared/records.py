@@ -1,4 +1,4 @@
-"""Which plan of a file is meant, and the list of a record's plans."""
+"""The options that choose a plan of a file, and the list of a record's plans."""
 
 from __future__ import annotations
 

@@ -8,8 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from ...llama.options import BY_NAME
 from .command_line import open_it
-from .options import SourceOption, model_flags
+from .options import in_click
 
 if TYPE_CHECKING:
     from ...llama import LlamaModel
@@ -128,24 +129,24 @@ def _graphs(options: Mapping[str, Any]) -> str:
     return "libllama"
 
 
-# The options that are changed, as a program takes them: by their names in `models.load`.
-_NAMES = (
-    "n_gpu_layers", "overrides", "cpu_moe", "n_cpu_moe", "n_cpu_ffn", "offload_kqv", "op_offload",
-    "split_mode", "tensor_split", "main_gpu", "repack", "flash_attn", "type_k", "type_v",
-    "n_ubatch",
-)  # fmt: skip
+# The options that are changed. All others stay as the command line has them.
+_CHANGED = [
+    BY_NAME[name]
+    for name in (
+        "n_gpu_layers", "tensor_overrides", "cpu_moe", "n_cpu_moe", "n_cpu_ffn", "offload_kqv",
+        "op_offload", "split_mode", "tensor_split", "main_gpu", "repack", "flash_attn", "type_k",
+        "type_v", "n_ubatch",
+    )
+]  # fmt: skip
 _FIT = ("-fit", "--fit")
-
-
-def _options() -> dict[str, SourceOption]:
-    return {option.name: option for option in model_flags() if option.name in _NAMES}
 
 
 def _divided(words: Sequence[str]) -> tuple[list[str], Changes, bool]:
     """The words without these options, the options that they give, and whether --fit is on."""
+    changed = [in_click(option) for option in _CHANGED]
     flags = {
         flag: (option, flag in option.opts)
-        for option in _options().values() for flag in (*option.opts, *option.secondary_opts)
+        for option in changed for flag in (*option.opts, *option.secondary_opts)
     }  # fmt: skip
     rest, given, is_fit = list[str](), Changes(), True
     left = iter(words)
@@ -169,21 +170,12 @@ def _divided(words: Sequence[str]) -> tuple[list[str], Changes, bool]:
 
 
 def _words(options: Mapping[str, Any]) -> list[str]:
-    """The options as words, without what has its default."""
+    """The options as words, without those at their default."""
     found: list[str] = []
-    for name, option in _options().items():
-        value = options.get(name)
-        if value is None or value == option.default or value == ():
-            continue
-        if option.is_flag:
-            found += option.opts[-1:] if value else option.secondary_opts[-1:]
-        elif option.multiple:
-            found += [word for text in value for word in (option.opts[0], text)]
-        elif isinstance(value, tuple):
-            found += [option.opts[0], ",".join(f"{part:g}" for part in value)]
-        else:
-            found += [
-                option.opts[0],
-                "all" if (name, value) == ("n_gpu_layers", -1) else str(value),
-            ]
+    for option in _CHANGED:
+        value = options.get(option.verb or option.name)
+        if option.kind == "overrides":
+            found += [word for text in value or () for word in option.line(text)]
+        elif value is not None and value != option.in_verbs:
+            found += option.line(value)
     return found

@@ -21,14 +21,16 @@ import click
 
 from ...files.kinds import LOG, MODEL, N_HEAD, PLAN, RECORD, RUN, SNAPSHOT, FileKind, kind_of
 from ...files.reading import MOST, open_file, read_most
+from ...llama.options import TABLE
 from ...trace.names import counted
 from . import records
 from .bar import bar
-from .command_line import check_alone, command_line, open_it
+from .command_line import command_line, open_it
 from .options import (
     SAVED,
     SHAPE_OPTIONS,
     SourceOption,
+    add_options,
     device_names,
     given_options,
     load_model,
@@ -91,6 +93,8 @@ USES = {
 }  # fmt: skip
 _FETCHING = ("plan", "cost", "sweep", "place", "corpus make")  # they need the header only
 _PLURALS = {LOG: "logs", RECORD: "records", PLAN: "saved plans"}
+# Options beside a program's command line: its machine, and the graph's shape.
+_BESIDE = ("devices", "profile_set", "no_build", "n_tokens", "n_past", "n_seqs")
 _STDIN = "standard input"
 _N_MAGIC = 16
 _BENCH_GEN = 128  # llama-bench's default of -n
@@ -319,6 +323,20 @@ class Source:
         """The devices to plan on, as `load` takes them."""
         return with_properties(device_names(self.options["devices"]), self.options["profile_set"])
 
+    def flags(self, only_given: bool = False) -> dict[str, Any]:
+        """Options of `llama.open`, without devices and n_ctx. With `only_given` an option that the
+        command line lacks is left out."""
+        from ...llama.overrides import parse_overrides
+
+        given = {option.name for option in given_options()}
+        found = {
+            option.name: self.options[option.name]
+            for option in TABLE
+            if option.is_flag and (option.name in given or not only_given)
+        }
+        texts = self.options["overrides"]
+        return {**found, "tensor_overrides": [p for text in texts for p in parse_overrides(text)]}
+
     @contextmanager
     def opened(
         self, more: Sequence[str] = (), quiet: bool = False, **changes: Any
@@ -326,7 +344,7 @@ class Source:
         """The model, of which the header is read, with the options and `changes` to them; a
         program's command line has `more` words. What --fit chose is printed unless `quiet`."""
         if self.words is not None:
-            check_alone()
+            _check_alone()
             opened: Model | LlamaModel
             build = not self.options["no_build"]
             opened = open_it(self.path, [*self.words, *more], self.devices(), build)
@@ -428,6 +446,16 @@ def _divide(sources: Sequence[Source]) -> None:
         source.options = {**source.options, "numbers": (number,)}
 
 
+def _check_alone() -> None:
+    """Raises a usage error for options of the verb that belong into a program's command line."""
+    given = [option.opts[0] for option in given_options() if option.name not in _BESIDE]
+    if given:
+        raise click.UsageError(
+            f"{', '.join(given)}: give it in the command line behind --, as the program takes it; "
+            "in front of -- are the devices (-d) and the graph's shape (-n, --n-past, -np)"
+        )
+
+
 def is_address(source: str) -> bool:
     """Whether a source is an http(s) address."""
     return source.startswith(("http://", "https://"))
@@ -494,15 +522,13 @@ def with_sources(*arguments: str) -> Callable[[F], F]:
 
 
 def source_options(*arguments: str) -> Callable[[F], F]:
-    """Arguments that are each a model, a saved plan, a record or a log, and the options for them:
-    those of `models.load`, the graph's shape, and which plan of a file is meant."""
+    """Adds arguments for sources, the options of `models.load`, and options that choose the
+    graph's shape or a plan of a file."""
 
     def decorate(function: F) -> F:
         function = with_sources(*arguments)(function)
         function = records.choice_options(records.weights_option(function))
-        for option in reversed(SHAPE_OPTIONS):
-            function = option(function)
-        function = load_options(function)
+        function = load_options(add_options(function, SHAPE_OPTIONS))
         if arguments == ("model",):
             return model_argument(function, SourceType("plan"))
         for name in reversed(arguments):
