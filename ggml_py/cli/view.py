@@ -45,12 +45,6 @@ if TYPE_CHECKING:
     help="Of a record: the times of its computes.",
 )  # fmt: skip
 @click.option(
-    "--profile",
-    type=click.Path(exists=True, dir_okay=False),
-    metavar="FILE",
-    help="Join the times of upstream's profiler (its JSON, llama.cpp #21160) to the plan.",
-)
-@click.option(
     "--op-tests",
     "op_tests",
     type=click.Path(dir_okay=False),
@@ -72,7 +66,6 @@ def command(
     format_: str | None,
     force: bool,
     as_run: bool,
-    profile: str | None,
     op_tests: str | None,
     machine_path: str | None,
     as_json: bool,
@@ -94,7 +87,6 @@ def command(
     ggml-py view llama-bench.ggrec --plan 3 -o plan.html
     ggml-py view llama-bench.ggrec --run
     ggml-py view llama-bench.ggrec --op-tests ops.txt
-    ggml-py view llama-bench.ggrec --when decode --profile profile.json
     """
     files = [file] if other is None else [file, other]
     if html is not None:
@@ -113,7 +105,7 @@ def command(
         check_target(op_tests, force)
         _write_op_tests(file, op_tests)
         return
-    chosen = as_run or profile or file.chooses or other or output or open_
+    chosen = as_run or file.chooses or other or output or open_
     if not chosen and file.kind is RECORD:
         echo_json(to_dict(file.record)) if as_json else click.echo(table(file.record))
         return
@@ -127,9 +119,6 @@ def command(
     if machine is not None and (run is not None or not (output or open_)):
         raise click.UsageError("--machine adds predicted times to the page of a plan (-o, --open)")
     compared = plans[1] if other is not None else None
-    if profile is not None:
-        _show_profile(profile, source, as_json)
-        return
     if output is not None:
         save(source, output, format_, compared, force, machine)
         click.echo(f"{output}: {_headline(source)}", err=True)
@@ -177,17 +166,6 @@ def _write_op_tests(file: Source, target: str) -> None:
     skipped = left_out(plans)
     why = f"; left out {len(skipped)}: {skipped[0].why}" if skipped else ""
     click.echo(f"{target}: {counted(n, 'op')} of {counted(len(plans), 'plan')}{why}", err=True)
-
-
-def _show_profile(file: str, source: Plan | Run, as_json: bool) -> None:
-    from ..plan import Plan
-    from ..record.profile import join
-    from ..record.profile_file import read_profile
-
-    if not isinstance(source, Plan):
-        raise click.UsageError("--profile is joined to a plan, and this is a run")
-    joined = join(read_profile(file), source)
-    echo_json(joined.to_dict()) if as_json else click.echo(str(joined))
 
 
 def _headline(source: Plan | Run) -> str:
