@@ -1,22 +1,12 @@
-"""A release that `upstream.toml` does not list yet: is there one, what is in it, and its row.
-
-    python -m vendor.candidate check [PACKAGE ...]
-    python -m vendor.candidate inspect PACKAGE VERSION
-    python -m vendor.candidate add TABLE            a file that `inspect` wrote
-
-The last line on standard output is JSON: the answer, or {"error": ...} with exit status 1.
-`ggml-py releases` shows it to people.
+"""A release that `upstream.toml` does not list yet: what is in it, and its row.
+`vendor.new_release` shows it to people.
 """
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
-import json
 import re
-import sys
 import tarfile
-from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -26,16 +16,6 @@ from vendor.releases import Release
 from vendor.report import BuildError, writing
 
 _HEADER = "ggml/include/ggml.h"     # below the folder of llama.cpp
-
-
-def check(packages: Sequence[str]) -> list[dict[str, Any]]:
-    """For each package the newest version that is listed, and what the index has beyond it."""
-    found = []
-    for package in packages:
-        beyond = [dataclasses.asdict(one) for one in index.newer(package)]
-        found.append({
-            "package": package, "listed": index.newest_listed(package), "newer": beyond})
-    return found
 
 
 def inspect(package: str, version: str, cache: Path) -> dict[str, Any]:
@@ -112,38 +92,3 @@ def read_release(archive: Path, package: str, version: str, digest: str) -> Rele
     return Release(
         f"{ggml}.p{version}" if taken else ggml, ggml, int(dated[1]) if dated else None, package,
         version, archive.name, digest, str(PurePosixPath(*PurePosixPath(tree).parts[1:])))
-
-
-def add(table: Path) -> dict[str, Any]:
-    """Enter a row that `inspect` wrote into the tables of this source tree."""
-    return {"changed": [str(path) for path in rows.add(releases.read_row(table))]}
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run one action. Returns the exit status."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--cache", type=Path, default=caches.default_folder())
-    actions = parser.add_subparsers(dest="action", required=True)
-    actions.add_parser("check").add_argument("packages", nargs="*")
-    one = actions.add_parser("inspect")
-    one.add_argument("package")
-    one.add_argument("version")
-    actions.add_parser("add").add_argument("table", type=Path)
-    given = parser.parse_args(argv)
-    try:
-        answer: object
-        if given.action == "check":
-            answer = check(given.packages or index.PACKAGES)
-        elif given.action == "inspect":
-            answer = inspect(given.package, given.version, given.cache)
-        else:
-            answer = add(given.table)
-    except BuildError as error:
-        print(json.dumps({"error": str(error)}))
-        return 1
-    print(json.dumps(answer))
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

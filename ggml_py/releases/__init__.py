@@ -4,10 +4,6 @@ from .attribution import Attribution as Attribution
 from .attribution import changes as changes
 from .bisect import Bisection as Bisection
 from .bisect import bisect as bisect
-from .candidate import Candidate as Candidate
-from .candidate import candidate as candidate
-from .candidate import enter as enter
-from .candidate import newer as newer
 from .compare import Compared as Compared
 from .compare import Comparison as Comparison
 from .compare import compare as compare

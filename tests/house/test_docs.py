@@ -55,9 +55,6 @@ TESTED = {
         "test_corpus.test_the_page_names_commands_and_options_that_exist",
     ("docs/RELEASES.md", "python3 -m venv /tmp/plans"):
         "test_corpus.test_the_page_names_commands_and_options_that_exist",
-    ("docs/RELEASES.md", "$ ggml-py releases --check"):
-        "test_candidate.test_nothing_newer_is_exit_status_0",
-    ("docs/RELEASES.md", "$ ggml-py releases --add"): None,
     ("docs/PLACE.md", "$ ggml-py calibrate"): "test_measure.test_the_commands_of_the_page",
     ("docs/CONFORMANCE.md", "$ ggml-py ops"): "test_ops.test_the_page_shows_what_ops_prints",
     ("docs/CONFORMANCE.md", "$ ggml-py diverge"): "test_diverge.test_the_page_shows_what_happens",
@@ -76,7 +73,8 @@ TESTED = {
     ("docs/index.md", "pip install . && ggml-py demo"): TWO_COMMANDS,
     ("CONTRIBUTING.md", "python -m venv .venv"): None,
     ("CONTRIBUTING.md", "errors enums"): "test_structure.test_contributing_shows_the_floors",
-    ("vendor/UPDATING.md", "ggml-py releases --check"): None,
+    ("vendor/UPDATING.md", "python -m vendor.new_release"):
+        "test_new_release.test_nothing_newer_is_exit_status_0",
     ("benchmarks/SANITIZERS.md", "make sanitize"): None,
 }
 

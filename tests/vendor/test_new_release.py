@@ -1,24 +1,23 @@
-"""`ggml-py releases`: the list, what the index has beyond it, and trying a release."""
+"""`python -m vendor.new_release`: releases that the index has beyond the table, and trying one."""
 
 import hashlib
-import json
+import os
 import re
 import shutil
 import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from build_support import REPO, index, small_sdist
-from cli_runs import fails, ok, run
 
-from ggml_py.builds import current, script
-from ggml_py.releases.candidate import Candidate, enter
-from ggml_py.releases.listing import listing
-from ggml_py.releases.suite import SuiteRun, run_suite
+from ggml_py.builds import current
 from ggml_py.trace.rules import RELEASES, find_release, rules_of
-from vendor import candidate, fetch, releases, rows
+from vendor import candidate, fetch, releases, rows, suite
+from vendor.new_release import Candidate, enter
 from vendor.report import BuildError
+from vendor.suite import SuiteRun, run_suite
 
 pytestmark = pytest.mark.thorough("long", quick=20)  # many are programs that ask an index
 NEWEST = RELEASES[0]
@@ -35,44 +34,30 @@ def server(monkeypatch):
         yield state
 
 
-# ---- the list
-
-
-def test_the_list_has_every_release_and_the_rules_that_it_changed():
-    rows = listing()
-    assert [row.label for row in rows] == [known.label for known in RELEASES]
-    assert [row.label for row in rows if row.default] == [releases.default().label]
-    by_label = {row.label: row for row in rows}
-    assert by_label["0.18.0"].rules == {
-        "ignore_weights": "FLASH_ATTN_EXT no longer follows its weights in pass 1"
-    }
-    assert by_label["0.26.0"].rules == {} and by_label[RELEASES[-1].label].rules == {}
-
-
-def test_the_list_says_what_a_build_takes():
-    (build,) = [one for one in listing()[0].here if one.instrumented][:1]
-    folder = Path(build.folder)
-    du = subprocess.run(["du", "-sb", folder], capture_output=True, text=True, check=True).stdout
-    assert abs(build.disk - int(du.split()[0])) < 100_000  # du counts folders, too
-    assert build.seconds == json.loads((folder / "build.json").read_text()).get("seconds")
-
-
-def test_the_list_on_the_command_line():
-    said = ok("releases")
-    for known in RELEASES:
-        assert re.search(rf"│ [* ] {re.escape(known.label)} .*{re.escape(known.package)}", said)
-    assert f"of {len(RELEASES)} releases are built here" in said
-    rows = json.loads(ok("releases", "--json"))["releases"]
-    assert rows == [row.to_dict() | {"here": rows[i]["here"]} for i, row in enumerate(listing())]
-
-
 # ---- what the index has
 
 
+def run(*arguments, env=None):
+    """Runs the tool in this source tree."""
+    return subprocess.run(
+        [sys.executable, "-m", "vendor.new_release", *arguments], cwd=REPO, capture_output=True,
+        text=True, check=False, timeout=300, env={**os.environ, **(env or {})},
+    )  # fmt: skip
+
+
+def fails(*arguments, env=None):
+    done = run(*arguments, env=env)
+    assert done.returncode == 1 and "Traceback" not in done.stderr, done.stderr
+    return done.stderr
+
+
 def test_nothing_newer_is_exit_status_0(server):
-    page = (REPO / "docs" / "RELEASES.md").read_text()
-    (shown,) = re.findall(r"(?s)```\n\$ ggml-py releases --check\n(.*?)```", page)
-    assert ok("releases", "--check") == shown
+    done = run("check")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == (
+        "xllamacpp: none newer (listed: 2026.10.11549)\n"
+        "llama-cpp-python: none newer (listed: 0.3.36)\n"
+    )
     assert not any("/files/" in path for path in server.asked)  # nothing is downloaded
 
 
@@ -80,12 +65,12 @@ def test_newer_ones_are_exit_status_1_newest_first(server):
     server.files["xllamacpp-2026.11.12345.tar.gz"] = b"x" * 4096
     server.files["xllamacpp-2026.10.11700.tar.gz"] = b"x"
     server.files["llama_cpp_python-0.3.4.tar.gz"] = b"older, though 4 > 36 as text"
-    done = run("releases", "--check")
+    done = run("check")
     assert done.returncode == 1 and done.stderr == ""
     assert done.stdout.startswith(
         "xllamacpp: 2 newer source distributions (listed: 2026.10.11549)\n"
         "  2026.11.12345  date unknown  size unknown  which ggml: known once downloaded\n"
-        "    ggml-py releases --add 2026.11.12345 --package xllamacpp\n"
+        "    python -m vendor.new_release try 2026.11.12345 --package xllamacpp\n"
         "  2026.10.11700  "
     )
     assert "llama-cpp-python: none newer" in done.stdout
@@ -94,40 +79,24 @@ def test_newer_ones_are_exit_status_1_newest_first(server):
 def test_size_and_date_are_said_if_the_index_tells(server):
     server.as_json = True
     server.files["xllamacpp-2026.11.12345.tar.gz"] = b"x" * 4096
-    done = run("releases", "--check", "--package", "xllamacpp")
+    done = run("check", "xllamacpp")
     assert "  2026.11.12345  2026-11-20  4.0 KiB  which" in done.stdout
     assert "llama-cpp-python" not in done.stdout
-    (one,) = json.loads(run("releases", "--check", "--json").stdout)["packages"][0]["newer"]
-    assert one["sha256"] == hashlib.sha256(b"x" * 4096).hexdigest() and one["size"] == 4096
+    (one,) = candidate.index.newer("xllamacpp")
+    assert one.sha256 == hashlib.sha256(b"x" * 4096).hexdigest() and one.size == 4096
 
 
 def test_a_withdrawn_version_is_not_newer(server):
     server.as_json, server.yanked = True, "xllamacpp-2026.11.12345.tar.gz"
     server.files[server.yanked] = b"x"
-    assert "xllamacpp: none newer" in ok("releases", "--check")
+    assert "xllamacpp: none newer" in run("check").stdout
 
 
 def test_an_index_that_cannot_be_asked(server):
-    assert "does not know no-such-package" in fails("releases", "--check", "--package",
-                                                    "no-such-package")  # fmt: skip
+    assert "does not know no-such-package" in fails("check", "no-such-package")
     dead = {"PIP_INDEX_URL": "http://127.0.0.1:9/simple/"}
-    said = fails("releases", "--check", env=dead)
+    said = fails("check", env=dead)
     assert "error: the package index cannot be reached" in said and "PIP_INDEX_URL" in said
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (("--report", "x.md"), "--report goes with --add VERSION"),
-        (("--force",), "--force goes with --add VERSION"),
-        (("--write",), "--write goes with --add VERSION"),
-        (("--check", "--add", "1.0"), "exclude each other"),
-        (("--package", "xllamacpp"), "--package goes with --check or --add"),
-        (("no-such-file.ggrec", "--add", "1.0"), "does not exist"),
-    ],
-)
-def test_options_that_do_not_go_together(arguments, said):
-    assert said in fails("releases", *arguments, code=2)
 
 
 # ---- what is in a version
@@ -178,11 +147,11 @@ def test_what_has_no_ggml_is_refused(tmp_path):
 
 
 def test_a_version_that_is_listed_or_not_there(server):
-    said = fails("releases", "--add", "2026.10.11549")
+    said = fails("try", "2026.10.11549")
     assert "xllamacpp 2026.10.11549 is listed already, as 0.26.0" in said
-    said = fails("releases", "--add", "1.0", "--report", __file__)
+    said = fails("try", "1.0", "--report", __file__)
     assert "already exists: --force replaces it" in said
-    said = fails("releases", "--add", "2026.99.1")
+    said = fails("try", "2026.99.1")
     assert "no source distribution of xllamacpp 2026.99.1; the newest: 2026.9.11063" in said
 
 
@@ -285,11 +254,6 @@ def test_an_installed_package_does_not_change_its_table(monkeypatch, tmp_path):
     monkeypatch.setattr(rows, "ROOT", tmp_path / "_build")
     with pytest.raises(BuildError, match="belongs to an installed package"):
         rows.add(row())
-    monkeypatch.setattr(script, "find_script", lambda: tmp_path / "_build" / "build_ggml.py")
-    from ggml_py.releases.candidate import must_be_a_source_tree
-
-    with pytest.raises(ValueError, match=r"in a source tree of ggml_py\. Without --write"):
-        must_be_a_source_tree()
 
 
 def found(**edits):
@@ -310,7 +274,7 @@ def test_the_report_says_what_is_not_there():
     assert "It does not build: compiling failed" in said and "Not compared" in said
     assert "new ops need rows in `vendor/ops_*.toml`: `GGML_OP_NEW`" in said
     assert not one.complete
-    with pytest.raises(ValueError, match="does not build and is not entered"):
+    with pytest.raises(BuildError, match="does not build and is not entered"):
         enter(one)
 
 
@@ -320,13 +284,6 @@ def test_the_report_says_which_tests_failed():
     ran = SuiteRun("pytest --any-release", 61.2, 9, ("tests.test_a::test_b",))
     said = replace(one, suite=ran).report()
     assert "`pytest --any-release`: 8 of 9 passed, in 61 s.\n\n- failed: tests.test_a::" in said
-    said = replace(one, suite=SuiteRun("", 0.0, 0, (), "it has no tests")).report()
-    assert "Not run: it has no tests." in said
-
-
-def test_an_installed_package_has_no_suite(monkeypatch, tmp_path):
-    monkeypatch.setattr(script, "find_script", lambda: tmp_path / "build_ggml.py")
-    assert run_suite("0.27.0-1").why_not == "an installed package has no tests"
 
 
 @pytest.mark.parametrize(
@@ -341,9 +298,9 @@ def test_what_a_suite_says(monkeypatch, tmp_path, body, n, failed):
     (tmp_path / "tests" / "test_plan.py").write_text(body)
     option = "def pytest_addoption(parser): parser.addoption('--any-release', action='store_true')"
     (tmp_path / "tests" / "conftest.py").write_text(option)
-    monkeypatch.setattr(script, "find_script", lambda: tmp_path / "build_ggml.py")
+    monkeypatch.setattr(suite, "ROOT", tmp_path)
     ran = run_suite(current()["key"])
-    assert (ran.n, ran.failed, ran.why_not, ran.passed) == (n, failed, "", not failed)
+    assert (ran.n, ran.failed, ran.passed) == (n, failed, not failed)
     (tmp_path / "tests" / "conftest.py").write_text("1/0")
     ran = run_suite(current()["key"])
     assert not ran.passed and ran.broken.startswith("exit status ")
@@ -355,7 +312,7 @@ def test_a_suite_that_pytest_did_not_finish_has_not_passed(monkeypatch, tmp_path
     (tmp_path / "tests" / "conftest.py").write_text(option)
     body = "def test_a(): pass\ndef test_b(): raise KeyboardInterrupt\ndef test_c(): pass"
     (tmp_path / "tests" / "test_plan.py").write_text(body)
-    monkeypatch.setattr(script, "find_script", lambda: tmp_path / "build_ggml.py")
+    monkeypatch.setattr(suite, "ROOT", tmp_path)
     ran = run_suite(current()["key"])
     assert not ran.failed and ran.broken.startswith("exit status 2") and not ran.passed
     said = Candidate(found(missing=[]), "0.27.0-1", "", {}, None, "0.26.0", ran).report()

@@ -1,37 +1,54 @@
-"""A release that is not listed yet: what works with it, and the report that listing it needs."""
+"""Looks for releases of ggml that upstream.toml does not list, and tries one.
+
+    python -m vendor.new_release check [PACKAGE ...]
+    python -m vendor.new_release try VERSION [SOURCE ...] [--report FILE] [--write]
+
+`check` asks the index that pip is configured for. Exit status: 0 if there is nothing newer than the
+table has, 1 if there is, or if the index cannot be asked.
+
+`try` downloads a version and checks its hash, looks for the place of each edit, builds it, and
+compares its headers with the default release's and its plans with the newest listed release's and
+with the reference scheduler's. SOURCES are records and saved plans, compared besides a graph for
+each rule. The tests that hold under every release run under it. The report is Markdown, for the
+commit that lists the release. Only --write changes files of the source tree, at the very end. Exit
+status: 0 if every edit has its place, it builds, the reference makes the same plans, and no test
+fails; 1 otherwise.
+"""
 
 from __future__ import annotations
 
+import argparse
+import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
-from ..builds import script
-from ..trace.names import counted
-from ..trace.planned import format_bytes
-from ..trace.rules import RELEASES
-from .compare import Comparison, compared
-from .planning import Progress, plans_under, prepared
-from .rule_cases import rule_cases
-from .suite import SuiteRun
-from .work import Work
+import click
+
+from ggml_py import GgmlError
+from ggml_py.builds import script
+from ggml_py.cli.shared.bar import bar
+from ggml_py.cli.shared.cases import cases_of
+from ggml_py.releases import rule_cases
+from ggml_py.releases.compare import Comparison, compared
+from ggml_py.releases.planning import Progress, plans_under, prepared
+from ggml_py.releases.work import Work
+from ggml_py.trace.names import counted
+from ggml_py.trace.planned import format_bytes
+from ggml_py.trace.rules import RELEASES
+from vendor import cache, candidate, index, releases, rows
+from vendor.report import BuildError
+from vendor.suite import SuiteRun, run_suite
 
 _SHOWN = 12  # names of what changed or was renumbered; what was added or removed is listed in full
-
-
-def newer(packages: Sequence[str] = ()) -> list[dict[str, Any]]:
-    """For each package (default: all that have ggml) its newest listed version, as `listed`, and
-    what the package index has beyond it, as `newer`. Raises ValueError if the index cannot be asked
-    or does not know a package."""
-    found: list[dict[str, Any]] = script.answer_of("vendor.candidate", "check", *packages)
-    return found
 
 
 @dataclass(frozen=True)
 class Candidate:
     """What is known of a release that is not listed yet."""
 
-    found: dict[str, Any]  # what `vendor.candidate inspect` says
+    found: dict[str, Any]  # of `vendor.candidate.inspect`
     key: str  # of its build; "" if it does not build
     error: str  # why it does not build
     proof: dict[str, Any]  # its build.json
@@ -50,19 +67,9 @@ class Candidate:
         test failed."""
         if self.comparison is None or self.found["edits"]["missing"]:
             return False
-        if self.suite is not None and not self.suite.passed and not self.suite.why_not:
+        if self.suite is not None and not self.suite.passed:
             return False
         return all(row.agrees[1] for row in self.comparison.rows)
-
-    def to_dict(self) -> dict[str, Any]:
-        """As data that `json` can write."""
-        return {
-            "label": self.label, "complete": self.complete, **self.found,
-            "build": {"key": self.key, "error": self.error, "seconds": self.proof.get("seconds")},
-            "against": self.against,
-            "comparison": self.comparison.to_dict() if self.comparison is not None else None,
-            "suite": self.suite._asdict() if self.suite is not None else None,
-        }  # fmt: skip
 
     def report(self) -> str:
         """In Markdown, for the message of the commit that lists the release."""
@@ -70,7 +77,7 @@ class Candidate:
         return "\n\n".join(part(self) for part in parts) + "\n"
 
 
-def candidate(
+def tried(
     package: str,
     version: str,
     cases: Sequence[Work],
@@ -78,14 +85,14 @@ def candidate(
     jobs: int = 1,
     progress: Progress | None = None,
 ) -> Candidate:
-    """Downloads a version that is not listed, looks at what is in it, builds it, and plans `cases`
-    under it and under the newest listed release, natively. Changes no file of the source tree.
+    """A version that is not listed: downloaded, looked at, built, and `cases` planned natively
+    under it and under the newest listed release. Changes no file of the source tree.
 
     Whatever succeeded is found again by the next call. A release that does not build, or has no
-    place for an edit, is a result, not an error. Raises ValueError if the index lacks the version,
+    place for an edit, is a result, not an error. Raises BuildError if the index lacks the version,
     if it is listed, or has no ggml; `NotBuiltError` if the newest listed release does not build.
     """
-    found = script.answer_of("vendor.candidate", "inspect", package, version)
+    found = candidate.inspect(package, version, cache.default_folder())
     against = RELEASES[0].label
     key, error, proof = _build(str(found["table"]))
     comparison = None
@@ -97,23 +104,12 @@ def candidate(
     return Candidate(found, key, error, proof, comparison, against)
 
 
-def enter(found: Candidate) -> list[str]:
+def enter(one: Candidate) -> list[Path]:
     """Enters the release into the tables of this source tree. Returns the changed files. Raises
-    ValueError outside of a source tree, and for a release that does not build."""
-    if not found.key:
-        raise ValueError(f"{found.label} does not build and is not entered: {found.error}")
-    answer = script.answer_of("vendor.candidate", "add", str(found.found["table"]))
-    return list(answer["changed"])
-
-
-def must_be_a_source_tree() -> None:
-    """Raises ValueError in an installed package, whose table cannot be committed."""
-    folder = script.find_script().parent
-    if folder.name == "_build":
-        raise ValueError(
-            f"the table of releases in {folder} belongs to an installed package: enter a release "
-            "in a source tree of ggml_py. Without --write it is only tried"
-        )
+    BuildError for a release that does not build, or that the tables cannot take."""
+    if not one.key:
+        raise BuildError(f"{one.label} does not build and is not entered: {one.error}")
+    return rows.add(releases.read_row(Path(one.found["table"])))
 
 
 def _build(table: str) -> tuple[str, str, dict[str, Any]]:
@@ -226,9 +222,9 @@ def _plan_of(headline: str, changes: Sequence[Any]) -> str:
 
 
 def _suite(one: Candidate) -> str:
-    if one.suite is None or one.suite.why_not:
-        why = one.suite.why_not if one.suite is not None else "it was not asked for"
-        return f"## Tests\n\nNot run: {why if one.key else 'there is no build'}."
+    if one.suite is None:
+        why = "it was not asked for" if one.key else "there is no build"
+        return f"## Tests\n\nNot run: {why}."
     run = one.suite
     lines = ["## Tests", "", f"`{run.command}`: {run.n - len(run.failed)} of {run.n} passed, in "
              f"{run.seconds:.0f} s."]  # fmt: skip
@@ -252,3 +248,68 @@ def _left(one: Candidate) -> str:
     if ops:
         steps.append(f"new ops need rows in `vendor/ops_*.toml`: {_names(ops)}")
     return "\n".join(["## Not done", "", *(f"- {step}" for step in steps)])
+
+
+# --- the command
+
+
+def _check(packages: Sequence[str]) -> int:
+    n_newer = 0
+    for package in packages or index.PACKAGES:
+        found = index.newer(package)
+        n_newer += len(found)
+        n = counted(len(found), "newer source distribution") if found else "none newer"
+        print(f"{package}: {n} (listed: {index.newest_listed(package) or 'none'})")
+        for offer in found:
+            size = "size unknown" if offer.size is None else format_bytes(offer.size)
+            day = (offer.uploaded or "date unknown").partition("T")[0]
+            print(f"  {offer.version}  {day}  {size}  which ggml: known once downloaded")
+            print(f"    python -m vendor.new_release try {offer.version} --package {package}")
+    return int(n_newer > 0)
+
+
+def _try(given: argparse.Namespace) -> int:
+    if given.report is not None and given.report.exists() and not given.force:
+        raise BuildError(f"{given.report} already exists: --force replaces it")
+    cases = rule_cases() + (cases_of(given.sources) if given.sources else [])
+    with bar(f"planning {len(cases)} cases twice", at_once=False) as show:
+        found = tried(given.package, given.version, cases, jobs=given.jobs, progress=show)
+    if given.suite and found.key:
+        with bar(f"running the tests under {found.key}", at_once=True) as show:
+            found = replace(found, suite=run_suite(found.key, show))
+    text = found.report()
+    if given.report is not None:
+        given.report.write_text(text, encoding="utf-8")
+    sys.stdout.write(text)
+    for file in enter(found) if given.write else []:
+        print(f"entered {found.label} into {file}", file=sys.stderr)
+    return int(not found.complete)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one action. Returns the exit status."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    actions = parser.add_subparsers(dest="action", required=True)
+    actions.add_parser("check").add_argument("packages", nargs="*", metavar="PACKAGE")
+    one = actions.add_parser("try")
+    one.add_argument("version")
+    one.add_argument("sources", nargs="*", metavar="SOURCE", help="a record or saved plan")
+    one.add_argument("--package", default="xllamacpp", help="%(default)s, or llama-cpp-python")
+    one.add_argument("--report", type=Path, metavar="FILE", help="write the report there, too")
+    one.add_argument("--force", action="store_true", help="replace the report's FILE")
+    one.add_argument("--write", action="store_true",
+                     help="enter it into vendor/upstream.toml and trace/rules.py at the end")
+    one.add_argument("--no-suite", dest="suite", action="store_false", help="run no tests")
+    one.add_argument("--jobs", type=int, default=1, metavar="N", help="plans made at once")
+    given = parser.parse_args(argv)
+    try:
+        return _check(given.packages) if given.action == "check" else _try(given)
+    except (BuildError, GgmlError, ValueError, OSError, click.ClickException) as error:
+        message = error.format_message() if isinstance(error, click.ClickException) else error
+        print(f"error: {message}", file=sys.stderr)
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
