@@ -14,10 +14,7 @@ that was not known (KNOWN).
 from __future__ import annotations
 
 import argparse
-import datetime
-import json
 import re
-import subprocess
 import sys
 import tempfile
 import time
@@ -88,18 +85,11 @@ def show(table: dict[str, dict[str, str]]) -> bool:
 
 def write(table: dict[str, dict[str, str]], held: bool, seconds: float) -> None:
     """Writes the record."""
-    commit = subprocess.run(
-        ["git", "rev-parse", "HEAD"], cwd=REPO, capture_output=True, text=True, check=True
-    ).stdout.strip()
-    record = {
-        "command": "python benchmarks/any_model.py --write", "date": str(datetime.date.today()),
-        "commit": commit, "build": BUILD["key"], "seconds": round(seconds), "equal": held,
-        "known": [[*what, said] for what, said in KNOWN.items()], "n_tokens": N_TOKENS,
-        "patterns": list(PATTERNS), "about": search.hashes(PATTERNS),
-        "table": table,
-    }  # fmt: skip
-    target = REPO / "benchmarks" / "results" / "any_model.json"
-    target.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    search.keep(
+        "any_model", "python benchmarks/any_model.py --write", PATTERNS, build=BUILD["key"],
+        seconds=round(seconds), equal=held, known=[[*what, said] for what, said in KNOWN.items()],
+        n_tokens=N_TOKENS, table=table,
+    )
 
 
 if __name__ == "__main__":

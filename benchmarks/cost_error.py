@@ -38,6 +38,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import gzip
 import hashlib
 import json
 import math
@@ -101,7 +102,7 @@ main()
 """
 HALF = ("RPC", "GPU-half")  # that have half of the layers
 FROM_KIT = {"GPU": "all", "GPU-half": "half"}  # as benchmarks/gpu/part_cost.py calls them
-KIT_RESULT = Path(__file__).resolve().parent / "results" / "gpu" / "cost.json"
+KIT_RESULT = Path(__file__).resolve().parent / "results" / "gpu" / "cost.json.gz"
 
 
 class Case(NamedTuple):
@@ -307,7 +308,7 @@ def steadily(case: Case, path: Path, quiet: float, calibrations: Calibrations) -
 def from_kit(devices: str, measured: dict[str, Any], folder: Path) -> Iterator[int]:
     """Adds what a run of the kit measured, and its calibration to the folder. Meanwhile a card with
     the properties of its GPU has the GPU's name. Gives the number of threads."""
-    kept = json.loads(KIT_RESULT.read_text())["result"]
+    kept = json.loads(gzip.decompress(KIT_RESULT.read_bytes()))["result"]
     threads = int(kept["machine"]["machine"]["n_threads"])
     (folder / f"machine-{devices}-{threads}.json").write_text(json.dumps(kept["machine"]))
     for name, rows in kept["measured"].items():

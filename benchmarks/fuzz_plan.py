@@ -1,39 +1,29 @@
 """Reads tens of thousands of mutated plan files, and asks everything of those that are still plans.
 
-    python benchmarks/fuzz_plan.py --n 20000                   about five minutes
+    python benchmarks/fuzz_plan.py --cases 20000               about five minutes
 
 A file that is not a plan must be refused with a ValueError. A file that is a plan must answer
-everything that a plan can be asked. Any other exception, or more than --limit seconds, is a
-finding. `--seed` is the first mutant's number: `--n 1 --seed N` repeats N, with its traceback.
+everything that a plan can be asked. Any other exception, or more than five seconds, is a finding.
 """
 
 from __future__ import annotations
 
-import argparse
 import copy
 import json
 import random
-import signal
 import sys
-import time
-import traceback
-from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from functools import cache
-from pathlib import Path
 from typing import Any
 
-REPO = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(REPO / "tests" / "support")]
+import search
+
+sys.path[:0] = [str(search.REPO / "tests" / "support")]
 import random_graphs  # noqa: E402
-from rich.console import Console  # noqa: E402
-from rich.progress import track  # noqa: E402
 
 import ggml_py as ggml  # noqa: E402
 from ggml_py.export.json import plan as to_json  # noqa: E402
 
-LIMIT_S = 5.0
 N_PLANS = 40
 ODD = (
     -1, -2, 0, 1, 2, 3, 4, 5, 7, 16, 31, 64, 1 << 31, -(1 << 31), 1 << 63, 1 << 64, 10**30, True,
@@ -42,10 +32,6 @@ ODD = (
     "0.21.0", "0.x", "debug log", "scheduler", "reference", float("nan"), float("inf"), 0.5, [],
     {}, [[]], [-1], [0], [0, 0], [99], {"x": 1},
 )  # fmt: skip
-
-
-class Late(BaseException):
-    """A mutant took too long. A BaseException, so that no method catches it."""
 
 
 @cache
@@ -251,73 +237,22 @@ def ask_reference(plan: ggml.Plan) -> None:
     plan.reference.headline(), plan.reference.text(), plan.reference.advice()
 
 
-@dataclass
-class Report:
-    """The outcomes of the mutants, and (seed, mutations, error) of each finding."""
-
-    outcomes: Counter[str] = field(default_factory=Counter)
-    findings: list[tuple[int, str, str]] = field(default_factory=list)
-    seconds: float = 0.0
-
-
-def outcome_of(seed: int, limit_s: float = LIMIT_S) -> tuple[str, str]:
-    """The outcome of one mutant, and the traceback of a finding."""
-
-    def late(_number: int, _frame: Any) -> None:
-        raise Late(f"more than {limit_s} s")
-
-    content, _what = mutant(seed)
-    before = signal.signal(signal.SIGALRM, late)
-    signal.setitimer(signal.ITIMER_REAL, limit_s)
+def case(seed: int) -> str:
+    """Whether the mutant is refused, or answers everything that a plan can be asked."""
     try:
-        try:
-            plan = to_json.parse(content, "m.json")
-        except ValueError as error:
-            if type(error) is ValueError and str(error).startswith("m.json "):
-                return "refused", str(error)
-            raise
-        ask(plan, random.Random(seed))
-        return "asked", ""
-    except (Exception, Late):
-        return "finding", traceback.format_exc()
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        plan = to_json.parse(mutant(seed)[0], "m.json")
+    except ValueError as error:
+        if type(error) is ValueError and str(error).startswith("m.json "):
+            return "refused"
+        raise
+    ask(plan, random.Random(seed))
+    return "asked"
 
 
-def fuzz(n: int, seed: int = 0, limit_s: float = LIMIT_S) -> Report:
-    """Runs the mutants `seed` … `seed + n - 1`."""
-    report, start = Report(), time.monotonic()
-    plans()
-    for at in track(range(seed, seed + n), "mutants", console=Console(stderr=True), transient=True):
-        outcome, message = outcome_of(at, limit_s)
-        report.outcomes[outcome] += 1
-        if outcome == "finding":
-            report.findings.append((at, mutant(at)[1], message))
-    report.seconds = time.monotonic() - start
-    return report
-
-
-def main() -> int:
-    """Runs the command. Returns 1 if there are findings."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--n", type=int, default=20_000, help="number of mutants to run")
-    parser.add_argument("--seed", type=int, default=0, help="number of the first mutant")
-    parser.add_argument("--limit", type=float, default=LIMIT_S, help="seconds allowed per mutant")
-    options = parser.parse_args()
-    report = fuzz(options.n, options.seed, options.limit)
-    print(f"{options.n:,} mutants in {report.seconds:.0f} s: {dict(report.outcomes)}")
-    kinds: dict[str, list[tuple[int, str]]] = {}
-    for at, what, message in report.findings:
-        lines = message.strip().splitlines()
-        where = [x.strip() for x in lines if x.strip().startswith("File ")]
-        kinds.setdefault(f"{lines[-1][:150]}\n      {where[-1]}", []).append((at, what))
-    for kind, found in sorted(kinds.items(), key=lambda item: -len(item[1])):
-        print(f"{len(found):5} {kind}\n      seeds {[at for at, _what in found[:5]]} {found[0][1]}")
-    if report.findings and options.n == 1:
-        print(report.findings[0][2])
-    return bool(report.findings)
-
+SEARCH = search.Search(
+    "fuzz_plan", ("ggml_py/trace/*.py", "ggml_py/trace/*/*.py", "ggml_py/export/json/*.py"), case,
+    limit_s=5.0,
+)  # fmt: skip
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(search.main(SEARCH))

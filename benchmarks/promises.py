@@ -17,10 +17,7 @@ first use.
 from __future__ import annotations
 
 import argparse
-import datetime
-import json
 import re
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -220,16 +217,10 @@ def main() -> int:
             print(f"{arch} done", file=sys.stderr)
     held = show(tables)
     if args.write:
-        commit = subprocess.run(
-            ["git", "rev-parse", "HEAD"], cwd=REPO, capture_output=True, text=True, check=True
-        ).stdout.strip()
-        record = {
-            "command": "python benchmarks/promises.py --write",
-            "date": str(datetime.date.today()), "commit": commit, "build": BUILD["key"],
-            "equal": held, "patterns": list(PATTERNS), "about": search.hashes(PATTERNS), **tables,
-        }  # fmt: skip
-        target = REPO / "benchmarks" / "results" / "promises.json"
-        target.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+        search.keep(
+            "promises", "python benchmarks/promises.py --write", PATTERNS, build=BUILD["key"],
+            equal=held, **tables,
+        )
     return 0 if held else 1
 
 

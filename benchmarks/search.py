@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import datetime
 import gc
+import hashlib
 import json
 import math
 import os
@@ -234,12 +235,15 @@ def hashes(about: tuple[str, ...]) -> dict[str, str]:
     return {p.relative_to(REPO).as_posix(): meaning(p.name, p.read_bytes()) for p in paths}
 
 
-def changed_since(record: dict[str, Any]) -> list[str]:
-    """The files that changed since this record was made."""
-    now = hashes(tuple(record["patterns"]))
-    return sorted({
-        path for path in {*now, *record["about"]} if now.get(path) != record["about"].get(path)
-    })  # fmt: skip
+def code(about: tuple[str, ...]) -> str:
+    """One hash of all files that a search is about."""
+    text = json.dumps(hashes(about), sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def changed_since(record: dict[str, Any]) -> bool:
+    """Whether a file that this record is about changed since."""
+    return code(tuple(record["patterns"])) != record.get("code")
 
 
 def _git(*arguments: str) -> str:
@@ -259,7 +263,7 @@ def stamp(name: str) -> dict[str, str]:
     }
 
 
-def _save(path: Path, search: Search, report: Report, about: dict[str, str]) -> None:
+def _save(path: Path, search: Search, report: Report, of_code: str) -> None:
     record = {
         **stamp(search.name),
         "builds": dict(report.builds.most_common()),
@@ -269,17 +273,33 @@ def _save(path: Path, search: Search, report: Report, about: dict[str, str]) -> 
         "outcomes": dict(report.outcomes.most_common()),
         "findings": report.findings,
         "patterns": list(search.patterns),
-        "about": about,
+        "code": of_code,
     }
     write(path, record)
 
 
 def write(path: Path, record: dict[str, Any]) -> None:
-    """Writes a record in one step."""
+    """Writes a record in one step: a line for each field, and one for each row of a table."""
     path.parent.mkdir(exist_ok=True)
     new = path.with_suffix(".new")
-    new.write_text(json.dumps(record, indent=1) + "\n")
+    new.write_text(_lines(record, 2) + "\n")
     new.replace(path)
+
+
+def _lines(value: Any, depth: int, indent: str = "") -> str:
+    """JSON whose outermost `depth` levels of objects have a line for each entry."""
+    inner = value.values() if isinstance(value, dict) else value
+    if not (depth and isinstance(value, dict | list) and value):
+        return json.dumps(value)
+    if indent and not any(isinstance(one, dict | list) for one in inner):
+        return json.dumps(value)
+    open_, close = "{}" if isinstance(value, dict) else "[]"
+    step = indent + " "
+    if isinstance(value, dict):
+        rows = [f"{json.dumps(str(k))}: {_lines(v, depth - 1, step)}" for k, v in value.items()]
+    else:
+        rows = [_lines(one, depth - 1, step) for one in value]
+    return f"{open_}\n{step}" + f",\n{step}".join(rows) + f"\n{indent}{close}"
 
 
 def keep(name: str, command: str, patterns: tuple[str, ...], **fields: Any) -> None:
@@ -291,17 +311,17 @@ def keep(name: str, command: str, patterns: tuple[str, ...], **fields: Any) -> N
         "commit": _git("rev-parse", "HEAD"),
         **fields,
         "patterns": list(patterns),
-        "about": hashes(patterns),
+        "code": code(patterns),
     }
     write(RESULTS / f"{name}.json", record)
 
 
-def _resume(path: Path, about: dict[str, str], build: str) -> Report:
+def _resume(path: Path, of_code: str, build: str) -> Report:
     if not path.exists():
         return Report()
     record = json.loads(path.read_text())
     before = record.get("builds", {})
-    if record["about"] != about or {_release(b) for b in before} != {_release(build)}:
+    if record.get("code") != of_code or {_release(b) for b in before} != {_release(build)}:
         print(f"{path.name} is of other code ({record['date']}): starting over", file=sys.stderr)
         return Report()
     counted = Counter(record["outcomes"])
@@ -354,8 +374,8 @@ def main(search: Search) -> int:
     elif search.count:
         options.cases = min(options.cases, search.count())
     script = Path(sys.argv[0]).resolve()
-    about = hashes(search.patterns)
-    report = _resume(options.out, about, BUILD["key"])
+    of_code = code(search.patterns)
+    report = _resume(options.out, of_code, BUILD["key"])
     # Each chunk is a process, which must import everything first.
     share = -(-max(options.cases - report.cases, 0) // options.jobs)
     step = max(min(search.per_process, share), 1)
@@ -373,17 +393,17 @@ def main(search: Search) -> int:
         try:
             for part in pending:
                 done = part.result()
-                if hashes(search.patterns) != about:
+                if code(search.patterns) != of_code:
                     sys.exit(f"a file that {search.name} is about has changed: run it again")
                 report.add(done)
                 bar.update(task, completed=report.cases)
                 if time.monotonic() - saved > SAVE_S:
-                    _save(options.out, search, report, about)
+                    _save(options.out, search, report, of_code)
                     saved = time.monotonic()
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
-            _save(options.out, search, report, about)
+            _save(options.out, search, report, of_code)
             raise
-    _save(options.out, search, report, about)
+    _save(options.out, search, report, of_code)
     print(show(report))
     return bool(report.findings)

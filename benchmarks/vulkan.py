@@ -91,7 +91,7 @@ def run(programs: Path, compiler: str) -> tuple[dict[str, Any], list[Row]]:
         "outcomes": dict(outcomes.most_common()),
         "findings": findings,
         "patterns": list(ABOUT),
-        "about": search.hashes(ABOUT),
+        "code": search.code(ABOUT),
     }
     return record, kept
 

@@ -1,8 +1,10 @@
-"""Files of results: one JSON file for each part, written whole or not at all."""
+"""Files of results: one JSON file for each part, written whole or not at all. Those that are kept
+have raw samples, so they are compressed."""
 
 from __future__ import annotations
 
 import datetime
+import gzip
 import json
 import os
 from pathlib import Path
@@ -47,14 +49,16 @@ def write(path: Path, data: Any) -> None:
         )
     path.parent.mkdir(parents=True, exist_ok=True)
     new = path.with_name(f"{path.name}.new{os.getpid()}")
-    new.write_text(text, encoding="utf-8")
+    content = text.encode()
+    new.write_bytes(gzip.compress(content, mtime=0) if path.suffix == ".gz" else content)
     new.replace(path)
 
 
 def read(path: Path) -> dict[str, Any]:
     """A part's result. Raises `BadResultError`."""
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        content = path.read_bytes()
+        data = json.loads(gzip.decompress(content) if path.suffix == ".gz" else content)
     except (OSError, ValueError) as error:
         raise BadResultError(f"{path}: not a file of results ({error})") from error
     if not isinstance(data, dict):
@@ -73,9 +77,9 @@ def read(path: Path) -> dict[str, Any]:
 def results(folder: Path) -> dict[str, dict[str, Any]]:
     """The results in a folder by part; files that are none are left out."""
     found = {}
-    for path in sorted(folder.glob("*.json")) if folder.is_dir() else ():
+    for path in sorted(folder.glob("*.json*")) if folder.is_dir() else ():
         try:
-            found[path.stem] = read(path)
+            found[path.name.partition(".")[0]] = read(path)
         except BadResultError:
             continue
     return {name: data for name, data in found.items() if data["part"] == name}

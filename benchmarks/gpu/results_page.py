@@ -1,7 +1,7 @@
 """Results of runs on GPUs, in docs/GPU.md: `make gpu-results OUT=DIR` keeps those of a run.
 
-Results are committed in benchmarks/results/gpu, those of dry runs in its folder dry_run. The page's
-tables are generated from them; a part without a result says "not run yet".
+Results are committed in benchmarks/results/gpu, compressed; those of dry runs in its folder
+dry_run. The page's tables are generated from them; a part without a result says "not run yet".
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def take(folder: Path, results: Path = RESULTS) -> list[str]:
         before = record.results(home).get(name)
         if before and before["status"] in record.FINAL and data["status"] not in record.FINAL:
             continue
-        record.write(home / f"{name}.json", data)
+        record.write(home / f"{name}.json.gz", data)
         taken.append(f"{home.name}/{name}")
     return taken
 
@@ -140,7 +140,8 @@ def refreshed() -> str:
 
 def changed_since(data: Mapping[str, Any], patterns: tuple[str, ...]) -> list[str]:
     """The files that a result is about and that changed since."""
-    return search.changed_since({"patterns": patterns, "about": data["about"]})
+    now, then = search.hashes(patterns), data["about"]
+    return sorted(path for path in {*now, *then} if now.get(path) != then.get(path))
 
 
 def main() -> int:

@@ -1,5 +1,6 @@
 """Damaged GGUF files: thousands of mutants, every kind by its message, and that the fuzzer sees."""
 
+import dataclasses
 import random
 import struct
 import sys
@@ -34,6 +35,7 @@ from ggml_py.gguf.header import HeaderCheck
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "benchmarks"))
 import fuzz_gguf
+import search
 
 N = 2000
 watched = pytest.mark.skipif(sys.platform != "linux", reason="the watcher reads /proc")
@@ -300,25 +302,18 @@ def test_mutants_that_open_read_as_the_official_package_reads_them(path):
 @watched
 def test_thousands_of_mutants_end_nothing():
     # Two seconds are for quiet machines, where benchmarks/fuzz_gguf.py is run.
-    report = fuzz_gguf.fuzz(N, 1_000_000, 2, limit_s=10)
+    patient = dataclasses.replace(fuzz_gguf.SEARCH, limit_s=10)
+    report = search.run(Path(fuzz_gguf.__file__), patient, 1_000_000, 1_000_000 + N)
     assert report.findings == []
-    assert report.n == N
+    assert report.cases == N
     assert report.outcomes["refused"] > N / 2 and report.outcomes["opened"] > N / 50
 
 
 @watched
-@pytest.mark.parametrize(
-    ("plant", "outcome", "message"),
-    [
-        ("crash@7", "death", "exit status -6"),
-        pytest.param("hang@7", "hang", "exit status -9", marks=pytest.mark.thorough("long")),
-        ("memory@7", "memory", "bytes for a file of"),
-        ("error@7", "exception", "KeyError: 'planted'"),
-    ],
-)
-def test_the_fuzzer_notices(plant, outcome, message, tmp_path):
-    report = fuzz_gguf.fuzz(16, 0, 2, tmp_path / "saved", plant)
-    assert [(found, seed) for found, seed, _message in report.findings] == [(outcome, 7)]
-    assert message in report.findings[0][2]
-    assert report.n == 16
-    assert (tmp_path / "saved" / "7.gguf").read_bytes()[:24] == mutant(7).data[:24]
+def test_too_much_memory_is_a_finding(path, monkeypatch):
+    assert fuzz_gguf.outcome_of(mutant(7), path) in ("opened", "refused")
+    monkeypatch.setattr(
+        fuzz_gguf, "read_all", lambda _path: bytearray(32 << 20)[::4096].__setitem__(0, 1)
+    )
+    with pytest.raises(MemoryError, match="bytes for a file of"):
+        fuzz_gguf.outcome_of(mutant(7), path)

@@ -67,7 +67,7 @@ def asked() -> str:
     return "\n".join(lines) + "\n"
 
 
-# --- benchmarks/promises.py, benchmarks/card_plans.py
+# --- benchmarks/promises.py
 
 
 def promised() -> dict[str, Any]:
@@ -84,29 +84,6 @@ def on_cards() -> str:
     for card, cells in promised()["cards"].items():
         same, refused = [*cells.values()].count(True), [*cells.values()].count("refused")
         lines.append(f"| `{card}` | {len(cells)} | {same} | {refused} |")
-    return "\n".join(lines) + "\n"
-
-
-def card_plans() -> dict[str, dict[str, Any]]:
-    record = json.loads((RESULTS / "card_plans.json").read_text())
-    found: dict[str, dict[str, Any]] = record["releases"]
-    return found
-
-
-def by_release() -> str:
-    """How many plans an unmodified build of each release prints, too."""
-    found = card_plans()
-    lines = [f"| card | {' | '.join(f'ggml {release}' for release in found)} |"]
-    lines.append("|---|" + "---|" * len(found))
-    for card in next(iter(found.values())):
-        cells = []
-        for cards in found.values():
-            counts = cards.get(card)
-            said = f"{counts['equal']} of {counts['plans']}" if counts else "not cut"
-            if counts and counts["refused"]:
-                said += f", {counts['refused']} refused by both"
-            cells.append(said)
-        lines.append(f"| `{card}` | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
 
@@ -159,28 +136,6 @@ def by_architecture() -> str:
         graphs = "ours and libllama's" if name.rpartition("-")[0] in ARCHS else "libllama's"
         said = [one.partition(":")[0].partition(" (")[0] for one in row.values()]
         lines.append(f"| {name} | {graphs} | {' | '.join(said)} |")
-    return "\n".join(lines) + "\n"
-
-
-# --- benchmarks/record_programs.py
-
-
-def programs() -> str:
-    """Programs of others, and what came of recording them."""
-    record = json.loads((RESULTS / "record_programs.json").read_text())
-    lines = [
-        "| program | its ggml | carried | plans | output and exit status |",
-        "| --- | --- | --- | ---: | --- |",
-    ]
-    for name, row in record["rows"].items():
-        ggml = row["ggml"] + (f" ({row['commit']})" if row["commit"] not in ("", "?") else "")
-        if row["what"] == "recorded":
-            same = row["same_exit"] and row["same_output"]
-            said = "as alone" if same else "differ"
-            plans = str(row["plans"])
-        else:
-            said, plans = row["why"] or row["what"], "-"
-        lines.append(f"| {name.strip()} | {ggml} | {row['carried']} | {plans} | {said} |")
     return "\n".join(lines) + "\n"
 
 
@@ -254,13 +209,11 @@ def fit_print() -> str:
 
 TABLES = {  # page, name there: table
     ("PROFILES.md", "benchmarks/cards.py"): asked,
-    ("PROFILES.md", "benchmarks/card_plans.py"): by_release,
     ("MODELS.md", "benchmarks/promises.py: cards"): on_cards,
     ("MODELS.md", "benchmarks/promises.py: what-ifs"): what_ifs,
     ("ANY_MODEL.md", "benchmarks/any_model.py"): any_models,
     ("ARCHITECTURES.md", "benchmarks/any_model.py"): by_architecture,
     ("MEMORY.md", "benchmarks/fit_print.py"): fit_print,
-    ("ANY_PROGRAM.md", "benchmarks/record_programs.py"): programs,
     ("RELEASES.md", "benchmarks/release_rules.py"): release_rules,
     ("RELEASES.md", "benchmarks/corpus_releases.py"): corpus_releases,
     ("RELEASES.md", "benchmarks/corpus_releases.py: plans"): corpus_plans,

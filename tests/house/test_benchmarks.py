@@ -41,15 +41,15 @@ def test_an_unknown_part_is_named():
     assert "unknown part music: known are startup, ops" in done.stderr
 
 
-def test_the_differential_run_counts_plans():
+def test_the_differential_run_counts_plans(tmp_path):
+    out = tmp_path / "differential.json"
     done = subprocess.run(
-        [sys.executable, str(BENCHMARKS / "differential.py"), "--cases", "20", "--json"],
+        [sys.executable, str(BENCHMARKS / "differential.py"), "--cases", "20", "--out", str(out)],
         capture_output=True, text=True, check=False, env=os.environ, timeout=300,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    result = json.loads(done.stdout)
-    assert result["plans"] > 40
-    assert result["disagreements"] == []
+    outcomes = json.loads(out.read_text())["outcomes"]
+    assert sum(int(plans.split()[0]) * n for plans, n in outcomes.items()) > 40
 
 
 @pytest.mark.thorough("long")
@@ -97,21 +97,6 @@ def test_processes_that_stay_take_turns(tmp_path, oracle):
     assert [row["what"].split()[0] for row in rows] == ["prompt", "decode"]
     assert all(0 < row["sure"][0] <= row["ratio"] <= row["sure"][1] for row in rows)
     assert rows[0]["theirs"] < rows[1]["theirs"]  # a prompt's token is faster than a single one
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="LD_PRELOAD")
-def test_threads_are_watched_between_barriers(tmp_path, oracle):
-    done = subprocess.run(
-        [sys.executable, str(BENCHMARKS / "barriers.py"), "--models", "tiny-q4_0",
-         "--launches", "1", "--rounds", "1", "--folder", str(tmp_path), "--json"],
-        capture_output=True, text=True, check=False, env=os.environ, timeout=300,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    ours, theirs = json.loads(done.stdout)
-    assert (ours["who"], theirs["who"]) == ("ours", "libllama")
-    assert ours["barriers"] == theirs["barriers"] > 20
-    for token in (ours, theirs):
-        assert token["small"] > 0 and token["between"] > 0 and token["waiting"] > 0
 
 
 @pytest.mark.thorough("cases", quick=1)

@@ -259,7 +259,7 @@ def test_results_are_kept_and_not_replaced_by_less(tmp_path):
     assert results_page.take(came, kept) == ["kept/speed", "dry_run/tests"]
     record.write(came / "speed.json", result("speed", status="timed out"))
     assert results_page.take(came, kept) == ["dry_run/tests"]
-    assert record.read(kept / "speed.json")["status"] == "passed"
+    assert record.read(kept / "speed.json.gz")["status"] == "passed"
     record.write(came / "speed.json", result("speed", status="failed"))
     assert "kept/speed" in results_page.take(came, kept)
 
@@ -269,7 +269,7 @@ def test_a_page_without_a_place_is_an_error():
         results_page.page_of("# Page\n", "x")
 
 
-KEPT = sorted(results_page.RESULTS.rglob("*.json"))
+KEPT = sorted(results_page.RESULTS.rglob("*.json.gz"))
 
 
 @pytest.mark.parametrize("path", KEPT, ids=lambda path: f"{path.parent.name}-{path.stem}")
