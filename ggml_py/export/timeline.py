@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from ..memory.plan_memory import memory_of
 from ..trace.planned import Planned
-from ..trace.record import LEAF
 from ..trace.run import (
     AT_MOST,
     COMPUTE,
@@ -66,7 +66,7 @@ class Flow(NamedTuple):
 
 
 class Level(NamedTuple):
-    """Bytes of results that are still needed, in one buffer type, from `start` on."""
+    """Bytes alive in a compute buffer from `start` on (`PlanMemory.live`)."""
 
     scheduler: int
     buft: str
@@ -107,7 +107,7 @@ class _Rows:
 def of_run(run: Recorded) -> Timeline:
     """The timeline of a run, as it was measured."""
     rows = _Rows()
-    live = [list(_live(plan)) for plan in run.plans]
+    live = [memory_of(plan).live for plan in run.plans]
     begins: dict[tuple[int, int], list[int]] = {}  # of nodes, by scheduler and backend
     for event in run.events:
         if event.kind == NODES:
@@ -121,7 +121,7 @@ def of_run(run: Recorded) -> Timeline:
 def of_plan(plan: Planned) -> Timeline:
     """The timeline of a plan in the order it would run. Every copy and node takes 1 µs."""
     rows, now = _Rows(), 0
-    live = list(_live(plan))
+    live = memory_of(plan).live
     made: dict[int, int] = {}  # the slice of each node
     at = {node.id: i for i, node in enumerate(plan.order or plan.nodes)}
     names = [b.name for b in plan.backends]
@@ -146,7 +146,8 @@ def of_plan(plan: Planned) -> Timeline:
             )
             rows.flows += [Flow(name, (*slices, made[node.id])) for name, slices in waiting]
             waiting = []
-            rows.levels += [Level(0, buft, now, n) for buft, n in live[at[node.id]].items()]
+            if live:
+                rows.levels += [Level(0, buft, now, n) for buft, n in live[at[node.id]].items()]
             now += _STEP
     return rows.timeline(measured=False)
 
@@ -158,7 +159,7 @@ def _track(scheduler: int, kind: str, backend: int, name: str) -> Track:
 def _compute(
     rows: _Rows,
     compute: ComputeRun,
-    live: list[dict[str, int]],
+    live: Sequence[Mapping[str, int]],
     begins: dict[tuple[int, int], list[int]],
 ) -> None:
     event, plan = compute.event, compute.plan
@@ -249,9 +250,14 @@ def _node_details(plan: Planned, id_: int) -> dict[str, Any]:
 
 
 def _levels(
-    rows: _Rows, scheduler: int, live: list[dict[str, int]], first: int, last: int, start: int,
+    rows: _Rows,
+    scheduler: int,
+    live: Sequence[Mapping[str, int]],
+    first: int,
+    last: int,
+    start: int,
     end: int,
-) -> None:  # fmt: skip
+) -> None:
     """The most bytes live while nodes [first, last) run, and the bytes live after them."""
     if not live:
         return
@@ -261,52 +267,3 @@ def _levels(
             most[buft] = max(most.get(buft, 0), nbytes)
     rows.levels += [Level(scheduler, buft, start, n) for buft, n in most.items()]
     rows.levels += [Level(scheduler, buft, end, n) for buft, n in live[last - 1].items()]
-
-
-def _live(plan: Planned) -> Iterator[dict[str, int]]:
-    """For each node, in computing order: the bytes of results and copies, by buffer type, that are
-    needed while it runs or later. Nothing if the order is not known.
-
-    These are sums of sizes. The allocator also has gaps, and lets some ops overwrite their sources.
-    """
-    nodes = plan.order
-    if plan.capture.source != "scheduler" or nodes is None:
-        yield from ({} for _ in plan.nodes)  # a log does not tell which memory tensors are in
-        return
-    at = {node.id: i for i, node in enumerate(nodes)}
-    tensors, placements = plan.tensors, plan.outcome.placements
-    base = [t.view_src if t.view_src >= 0 else t.id for t in tensors]
-    last = dict[int, int]()
-    for now_at, node in enumerate(nodes):
-        for id_ in (*node.placement.planned_src, node.id):
-            if id_ >= 0:
-                last[base[id_]] = now_at
-    for split in plan.split_records:
-        for source, _copy in split.inputs:  # kept until its copy is made
-            last[base[source]] = max(last.get(base[source], -1), split.start)
-    for node in plan.nodes:
-        if "output" in node.flags:
-            last[base[node.id]] = len(nodes)
-    for each in plan.splits:
-        for kept, until in each.alloc_deps or ():
-            last[base[kept.id]] = max(last.get(base[kept.id], -1), at[until.id])
-    copied_at = {copy: s.start for s in plan.split_records for _source, copy in s.inputs}
-    begins: dict[int, list[int]] = {}
-    for t in tensors:
-        if t.kind == LEAF or base[t.id] != t.id or t.buffer >= 0 or t.id not in last:
-            continue  # weights and caches have memory of their own
-        begin = copied_at[t.id] if t.id in copied_at else at.get(t.id, -1)
-        begins.setdefault(begin, []).append(t.id)
-    ends: dict[int, list[int]] = {}
-    now: dict[str, int] = {plan.capture.bufts[b.buft].name: 0 for b in plan.backends}
-    for i in range(len(nodes)):
-        for id_ in begins.get(i, ()):
-            ends.setdefault(last[id_], []).append(id_)
-            now[_buft(plan, placements[id_].backend)] += tensors[id_].nbytes
-        yield dict(now)
-        for id_ in ends.get(i, ()):
-            now[_buft(plan, placements[id_].backend)] -= tensors[id_].nbytes
-
-
-def _buft(plan: Planned, backend: int) -> str:
-    return plan.capture.bufts[plan.backends[backend].buft].name

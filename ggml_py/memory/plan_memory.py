@@ -4,7 +4,7 @@ tensors were in before."""
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -95,6 +95,18 @@ class PlanMemory:
             tuple(b.name for b in plan.backends if b.buft == of.buft), of.device,
             lambda id: plan.tensors[id].name,
         )  # fmt: skip
+
+    @cached_property
+    def live(self) -> tuple[Mapping[str, int], ...]:
+        """Bytes alive in each compute buffer, by its name, while each node of `plan.order` is
+        computed; () if the layout is not known."""
+        if (layout := self.layout) is None:
+            return ()
+        at = {id: step for step, id in enumerate(layout.order)}
+        return tuple(
+            {buffer.name: buffer.live[at[node.id]] for buffer in self.buffers}
+            for node in self.plan.order or ()
+        )
 
     def buffer(self, name: str) -> ComputeBuffer:
         """A compute buffer by its buffer type, backend or device. Raises KeyError with the

@@ -59,14 +59,14 @@ class Facts:
         self.explained_nodes: set[int] = set()
 
     def _copies(self) -> Iterator[CopiedTensor]:
-        for split in self.plan.split_records:
-            for id, _copy in split.inputs:
-                t = self.capture.tensors[id]
-                readers = tuple(
-                    r for r in self.readers.get(id, ())
-                    if r.kind == NODE and not r.is_view_op and self.where[r.id] == split.backend
-                )  # fmt: skip
-                yield CopiedTensor(t, self.holder(t), split.backend, readers)
+        for given in self.plan.copied:
+            t = given.tensor.record
+            to = self.plan.split_records[given.split.index].backend
+            readers = tuple(
+                r for r in self.readers.get(t.id, ())
+                if r.kind == NODE and not r.is_view_op and self.where[r.id] == to
+            )  # fmt: skip
+            yield CopiedTensor(t, self.holder(t), to, readers)
 
     # --- tensors and backends
 

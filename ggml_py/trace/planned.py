@@ -215,7 +215,7 @@ class Planned:
     @property
     def n_inputs(self) -> int:
         """Number of tensors copied between backends in one evaluation."""
-        return sum(len(record.inputs) for record in self.split_records)
+        return len(self.copied)
 
     @property
     def assignments(self) -> Mapping[int, str | None]:

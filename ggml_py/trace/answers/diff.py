@@ -389,9 +389,9 @@ class _Comparison:
     def totals(self, plan: Planned, names: Mapping[str, str], own: Scope) -> Totals:
         counts = Counter(n.backend for n in plan.nodes if n.is_computed and n.id in own.ids)
         per_backend = {names.get(b.name, b.name): counts[b.name] for b in plan.backends}
-        copied = [given.nbytes for split in own.splits for given in split.inputs]
-        n = sum(counts.values())
-        return Totals(n, len(own.splits), len(copied), sum(copied), per_backend)
+        n_copies = sum(len(split.inputs) for split in own.splits)
+        copied = sum(split.copy_bytes for split in own.splits)
+        return Totals(sum(counts.values()), len(own.splits), n_copies, copied, per_backend)
 
     def context(self) -> dict[str, tuple[Any, Any]]:
         """The differences in what the plans were made with."""
