@@ -31,17 +31,7 @@ if str(Path(__file__).resolve().parent) not in sys.path:
     sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from vendor import cache as caches
-from vendor import (
-    card_backends,
-    cards,
-    cuda,
-    fetch,
-    processor,
-    profiles,
-    releases,
-    toolchain,
-    unpacked,
-)  # fmt: skip
+from vendor import card_backends, cards, cuda, fetch, processor, releases, toolchain, unpacked
 from vendor.checkout import copied, replaces, restore_comments
 from vendor.compile import Tree
 from vendor.identity import (
@@ -133,7 +123,6 @@ def _build(
     toolchain.check_sources(options.backend, ggml, upstream.label)
     if "vulkan" in options.backend:
         toolchain.check_vulkan_headers(ggml, dict(options.defines))
-    tables = _device_tables(options, upstream)
     blas = openblas_dir(options.cache) if uses_openblas(options) else None
     config = configuration(options, upstream)
     tree = Tree(
@@ -166,8 +155,6 @@ def _build(
         for name in ("enums.py", "ops.py", "bindings.json"):
             shutil.copy2(generated / name, stage / name)
         _licences(upstream.ggml_dir(options), blas, stage / "licenses")
-        if tables:
-            profiles.write(tables, stage / profiles.FILE)
         proof = _proof(options, upstream, final.name, config)
         asked = ",".join(options.cards) or "none"
         left_out = dict.fromkeys(card_backends.BACKENDS, f"built with --cards={asked}")
@@ -257,14 +244,6 @@ def _generate(ggml: Path, tree: Tree) -> Path:
         for path in sorted(Path(new).iterdir()):
             write_if_changed(generated / path.name, path.read_text(encoding="utf-8"))
     return generated
-
-
-def _device_tables(options: Options, upstream: Upstream) -> profiles.Tables:
-    """Upstream's records of supported ops; empty for a checkout of ggml alone."""
-    if upstream.release:
-        archive = fetch.download(upstream.release, options.cache)
-        return profiles.tables_in_archive(archive, upstream.release.subfolder)
-    return profiles.tables_in_folder(upstream.ggml_dir(options).parent)
 
 
 def _licences(ggml: Path, blas: Path | None, folder: Path) -> None:

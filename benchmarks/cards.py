@@ -26,15 +26,16 @@ _RECORD = {"hip": "cuda", "musa": "cuda", "cann-310p": "cann"}
 @cache
 def cases() -> tuple[tuple[str, str, str, bool | None], ...]:
     """Card, op, parameters, and what the record says; None if it is another backend's."""
-    from ggml_py.sim import rows
+    from docs_ops import answers
+
     from ggml_py.sim.card import card_backends
     from ggml_py.sim.profiles.cards import OF_BACKEND
 
     found = []
     for backend in card_backends():
-        record = rows.record_of(_RECORD.get(backend, backend))
-        for op in sorted(record.ops()):
-            for params, supported in record.answers(op):
+        record = answers(_RECORD.get(backend, backend))
+        for op in sorted(record):
+            for params, supported in record[op]:
                 said = None if backend in _RECORD else supported
                 found.append((OF_BACKEND[backend], op, params, said))
     return tuple(found)
@@ -51,10 +52,10 @@ def device_of(card: str) -> Any:
 
 def case(seed: int) -> str:
     """The backend, and how its answer compares with its record."""
+    from profile_cases import parsed
     from profile_more_cases import ALL_CASES
 
     import ggml_py as ggml
-    from ggml_py.sim import rows
     from ggml_py.tensors.call import call_of
 
     name, op, params, recorded = cases()[seed]
@@ -64,7 +65,7 @@ def case(seed: int) -> str:
         return f"{backend}: {op} is not built"
     with ggml.Context() as ctx:
         try:
-            tensor = ALL_CASES[op](ctx, rows.parsed(params))
+            tensor = ALL_CASES[op](ctx, parsed(params))
             call = call_of(tensor)
         except (ggml.GgmlError, AttributeError) as error:
             return f"{backend}: refused by {type(error).__name__}"

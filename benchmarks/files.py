@@ -138,19 +138,18 @@ def _compressed(rng: random.Random) -> ggml.Plan:
 
 
 def _profile(rng: random.Random) -> None:
-    from ggml_py.sim.rows import FileRecord
+    from ggml_py.sim.profile import Profile
 
     rows = ["backend_name,op_name,op_params,supported,error_message"]
     rows += [
-        f'"gpu0","{op}","type=f32,ne=[{n},1,1,1]","{n % 2}",""'
+        f'"gpu0","{op}","type=f32,ne=[{n},1,1,1],op_params=[],sources=f32[{n},1,1,1]","{n % 2}",""'
         for op in ("ADD", "MUL")
         for n in range(4)
     ]
     path = Path(f"/tmp/ggml_py-files-{rng.random()}.csv")
     try:
         path.write_bytes(_damaged_text(rng, "\n".join(rows)).encode("utf-8", "surrogatepass"))
-        record = FileRecord(path)
-        [record.answers(op) for op in record.ops()]
+        Profile(path)
     finally:
         path.unlink(missing_ok=True)
 

@@ -50,10 +50,8 @@ def inspect(package: str, version: str, cache: Path) -> dict[str, Any]:
         "table": str(table),
         "source": str(ggml),
         "edits": {
-            "made": sum(bool(one.file) for one in placed),
+            "made": sum(one.made for one in placed),
             "all": len(placed),
-            "elsewhere": [[one.source, one.name, one.file] for one in placed
-                          if one.file not in ("", one.source)],
             "missing": [one.wrong for one in placed if one.wrong],
             "absent": [one for one in instrument.absent(ggml / "src") if one not in known_absent],
         },

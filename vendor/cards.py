@@ -2,7 +2,7 @@
 
 Each backend has a row in `card_backends`. What is cut is compiled without a toolkit, with the stubs
 in `ggml_py/native/cards/`. A backend that a release lacks, or that cannot be cut from it, is left
-out with the reason; its devices then answer from upstream's record (docs/ops).
+out with the reason, and has no cards then.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ _FOLDERS = ("cmake", "include", "src")
 def digest_of(ggml: Path) -> str:
     """A hash of all files that decide what is built, without comments in C and C++."""
     digest = hashlib.sha256()
-    for path in (*_files(ggml), *sorted(ggml.parent.glob("docs/ops/*.csv"))):
+    for path in _files(ggml):
         text = hashlib.sha256(without_comments(path)).hexdigest()
         digest.update(f"{os.path.relpath(path, ggml)}\0{text}\n".encode())
     return digest.hexdigest()
@@ -51,13 +51,12 @@ def restore_comments(src: Path, known: Path) -> None:
 
     for source, edits in instrument.EDITS.items():
         comments = comments_of(edits)
-        for file in instrument.homes(src, source) if comments else ():
-            path, model = src / file, known / source
-            if path.is_file() and model.is_file():
-                text = path.read_text(encoding="utf-8")
-                made = with_comments(text, model.read_text(encoding="utf-8"), comments)
-                if made != text:
-                    path.write_text(made, encoding="utf-8")
+        path, model = src / source, known / source
+        if comments and path.is_file() and model.is_file():
+            text = path.read_text(encoding="utf-8")
+            made = with_comments(text, model.read_text(encoding="utf-8"), comments)
+            if made != text:
+                path.write_text(made, encoding="utf-8")
 
 
 def comments_of(edits: Iterable[Edit]) -> list[str]:

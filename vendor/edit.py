@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -33,25 +32,24 @@ class Edit:
 class Placed(NamedTuple):
     """What became of an edit in one release."""
 
-    source: str  # the file of `EDITS` that it is listed under
+    source: str  # the file that it is listed under
     name: str
-    file: str  # the file that was edited; "" if it was not made
+    made: bool
     optional: bool
     wrong: str  # where it was looked for in vain, in a sentence; "" if made, or not needed
 
 
-def place(source: str, edit: Edit, texts: dict[str, str], files: Sequence[str]) -> Placed:
-    """Makes the edit in the first of `files` that has its anchor exactly once, in place in `texts`.
-    A file that is not in `texts` does not exist."""
-    for file in files:
-        text = texts.get(file, "")
-        ends = text.count(edit.until) if edit.until else 1
-        if text.count(edit.anchor) == 1 and ends == 1:
-            texts[file] = _edited(edit, text)
-            return Placed(source, edit.name, file, edit.optional, "")
-    nowhere = not any(edit.anchor in texts.get(file, "") for file in files)
-    wrong = "" if edit.optional and nowhere else _wrong(source, edit, texts, files)
-    return Placed(source, edit.name, "", edit.optional, wrong)
+def place(source: str, edit: Edit, texts: dict[str, str]) -> Placed:
+    """Makes the edit in its file if that has the anchor exactly once, in place in `texts`. A file
+    that is not in `texts` does not exist."""
+    text = texts.get(source, "")
+    ends = text.count(edit.until) if edit.until else 1
+    if text.count(edit.anchor) == 1 and ends == 1:
+        texts[source] = _edited(edit, text)
+        return Placed(source, edit.name, True, edit.optional, "")
+    nowhere = edit.anchor not in text
+    wrong = "" if edit.optional and nowhere else _wrong(source, edit, texts)
+    return Placed(source, edit.name, False, edit.optional, wrong)
 
 
 def _edited(edit: Edit, text: str) -> str:
@@ -65,15 +63,13 @@ def _edited(edit: Edit, text: str) -> str:
     return text[:start] + edit.text + text[end:]
 
 
-def _wrong(source: str, edit: Edit, texts: dict[str, str], files: Sequence[str]) -> str:
+def _wrong(source: str, edit: Edit, texts: dict[str, str]) -> str:
     name, anchor = edit.name, edit.anchor
-    if edit.until and any(texts.get(file, "").count(anchor) == 1 for file in files):
+    if edit.until and texts.get(source, "").count(anchor) == 1:
         name, anchor = f"end of {name}", edit.until
-    looked = [
-        f"{texts[file].count(anchor)} times in {file}"
-        if file in texts
-        else f"0 times in {file}, which is not there"
-        for file in files or [source]
-    ]
-    once = "expected exactly once" + (" in one of them" if len(files) > 1 else "")
-    return f"anchor '{name}' was found {', '.join(looked)}, {once} (it reads {anchor.strip()!r})"
+    n = texts.get(source, "").count(anchor)
+    lacking = "" if source in texts else ", which is not there"
+    return (
+        f"anchor '{name}' was found {n} times in {source}{lacking}, expected exactly once "
+        f"(it reads {anchor.strip()!r})"
+    )

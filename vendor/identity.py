@@ -25,7 +25,6 @@ from vendor import (
     cuda,
     fetch,
     op_docs,
-    profiles,
     releases,
     toolchain,
 )
@@ -188,9 +187,8 @@ def made_of(options: Options) -> dict[str, Path]:
     native = (path for folder in (NATIVE, NATIVE / cards.FOLDER) for path in folder.iterdir())
     files = {f"ggml_py/native/{path.relative_to(NATIVE).as_posix()}": path for path in native
              if path.suffix in (".h", ".c", ".cpp", ".txt", ".cmake")}
-    bindings = ("headers.py", "bindgen.py", "bindgen_py.py", "op_docs.py", "profiles.py",
-                *cards.MAKERS)
-    makers = [*(ROOT / "vendor" / name for name in bindings), *op_docs.TABLES, profiles.AGES]
+    bindings = ("headers.py", "bindgen.py", "bindgen_py.py", "op_docs.py", *cards.MAKERS)
+    makers = [*(ROOT / "vendor" / name for name in bindings), *op_docs.TABLES]
     if not options.pristine:
         makers += [ROOT / "vendor" / name for name in ("edit.py", "instrument.py")]
         makers += (ROOT / "vendor").glob("*_edits.py")

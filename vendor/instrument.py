@@ -305,22 +305,6 @@ for _source, _edits in SIGNALS.items():
     EDITS[_source] = EDITS.get(_source, ()) + _edits
 
 
-# Where the text of a file of `EDITS` may be as well: patterns below src/, searched in this order.
-# Upstream wants to move the scheduler to a file of its own (llama.cpp #26167).
-MOVED: dict[str, tuple[str, ...]] = {
-    "ggml-backend.cpp": ("ggml-backend-sched*.cpp", "ggml-sched*.cpp"),
-}
-
-
-def homes(src: Path, source: str) -> list[str]:
-    """The files of a release in which the anchors of `source` may be, in the order in which they
-    are searched; those of `MOVED` only if they are there."""
-    found = [source] if (src / source).is_file() or source not in MOVED else []
-    for pattern in MOVED.get(source, ()):
-        found += sorted(path.relative_to(src).as_posix() for path in src.glob(pattern))
-    return found
-
-
 def _unedited(src: Path) -> tuple[str, ...]:
     """The files of `EDITS` that are left as they are in this release."""
     client = src / rpc_edits.CLIENT_FILE
@@ -340,13 +324,10 @@ def instrumented(
     for source, those in given.items():
         if source in left:
             continue
-        files = homes(src, source)
-        for file in files:
-            path = src / file
-            if file not in texts and path.is_file():
-                texts[file] = path.read_text(encoding="utf-8")
-        placed += [place(source, edit, texts, files) for edit in those]
-    changed = {one.file for one in placed if one.file}
+        if (src / source).is_file():
+            texts[source] = (src / source).read_text(encoding="utf-8")
+        placed += [place(source, edit, texts) for edit in those]
+    changed = {one.source for one in placed if one.made}
     return {file: text for file, text in texts.items() if file in changed}, placed
 
 
@@ -357,7 +338,8 @@ def absent(src: Path) -> list[str]:
         if source in left:
             found.append(f"{source}: all")
             continue
-        text = "".join((src / file).read_text(encoding="utf-8") for file in homes(src, source))
+        path = src / source
+        text = path.read_text(encoding="utf-8") if path.is_file() else ""
         found += [f"{source}: {e.name}" for e in edits if e.optional and e.anchor not in text]
     return found
 
@@ -385,7 +367,7 @@ def instrument(source: str, text: str, edits: tuple[Edit, ...] | None = None) ->
     """
     texts = {source: text}
     placed = [
-        place(source, edit, texts, [source])
+        place(source, edit, texts)
         for edit in (EDITS[source] if edits is None else edits)
     ]
     if said := missing(placed):

@@ -145,9 +145,6 @@ def _head(one: Candidate) -> str:
 def _edits(one: Candidate) -> str:
     edits = one.found["edits"]
     lines = ["## Edits", "", f"{edits['made']} of {edits['all']} edits have a place."]
-    if elsewhere := edits["elsewhere"]:
-        files = sorted({f"{source} is now in {file}" for source, _name, file in elsewhere})
-        lines.append(f"{counted(len(elsewhere), 'edit')} elsewhere: {'; '.join(files)}.")
     if edits["missing"]:
         lines += ["", "Missing:", "", *(f"- {wrong}" for wrong in edits["missing"])]
     if edits["absent"]:
@@ -239,9 +236,7 @@ def _left(one: Candidate) -> str:
     ops = [n for n in one.found["api"]["enums"]["added"] if n.startswith("GGML_OP_")]
     steps = [
         "no records or saved plans were compared: name them behind the version",
-        "records of supported ops: `pytest tests/vendor/test_build_profiles.py "
-        "tests/sim/test_profiles.py`",
-        "generated tables: `python -m vendor.since`, `python -m vendor.record_ages`",
+        "the generated table: `python -m vendor.since`",
     ]
     if one.comparison is not None and len(one.comparison.rows) > len(rule_cases()):
         del steps[0]

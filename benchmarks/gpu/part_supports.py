@@ -20,11 +20,11 @@ from gpu_part import Doing, main
 from machine import ATTRIBUTES
 
 import ggml_py as ggml
-from ggml_py.sim import rows
 from ggml_py.sim.profiles.cards import CARDS
 
 TREE = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(TREE / "tests" / "support")]
+from profile_cases import parsed  # noqa: E402
 from profile_more_cases import ALL_CASES  # noqa: E402
 
 SHOWN = 400  # disagreements of each kind that are listed; all are counted
@@ -92,7 +92,7 @@ def compared(doing: Doing, device: Any, real: Any, own: Any, named: Any) -> dict
             continue
         with ggml.Context() as context:
             try:
-                tensor = ALL_CASES[op](context, rows.parsed(params))
+                tensor = ALL_CASES[op](context, parsed(params))
             except ggml.GgmlError as error:
                 not_built[f"{op}: {str(error).splitlines()[0][:80]}"] += 1
                 continue

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
+from ..trace.names import counted
 from ..trace.planned import Planned, make_plan
 from ..trace.record import (
     NODE,
+    NOT_ON_RECORD,
     OTHER,
     BackendRecord,
     Capture,
@@ -42,10 +45,20 @@ def unknown(plan: Planned) -> tuple[str, ...]:
 
 
 def _not_made(plan: Planned) -> Iterator[str]:
-    """Says what a plan of a scheduler does not know of how it was made."""
+    """Says what a plan of a scheduler does not know: which ops a device supports, and how the plan
+    was made."""
     made = plan.provenance
     if plan.capture.source != "scheduler":
         return
+    refusals = [r for r in plan.capture.refusals or () if r.srcs == NOT_ON_RECORD]
+    lacking = Counter(r.backend for r in refusals if plan.tensor(r.tensor).is_computed)
+    n_computed = sum(node.is_computed for node in plan.nodes)
+    for b, n in lacking.items():
+        yield (
+            f"{counted(n, 'op')} of {n_computed} {'is' if n == 1 else 'are'} not on record for "
+            f"{plan.backends[b].name}, which counts as not supported: `ggml-py view PLAN "
+            "--op-tests OPS` writes them for test-backend-ops"
+        )
     if not made.known:
         yield (
             "how the plan was made is not recorded: model, flags, context, tokens, the cards that "

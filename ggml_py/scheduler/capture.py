@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -13,10 +14,22 @@ from .. import enums
 from ..boundary.ffi import BUILD, NULL, ffi, lib, text
 from ..errors import MissingFunctionError
 from ..plan import Plan
+from ..sim.device import profiles_of_files
+from ..sim.profile import NOT_ON_RECORD as UNRECORDED
+from ..sim.profile import Profile
+from ..sim.profiles.call import call_of_record
 from ..trace.decode import Meaning, Records, read
 from ..trace.layout import GraphLayout
 from ..trace.provenance import UNKNOWN, Provenance
-from ..trace.record import Capture, Outcome, Settings, collection_paused
+from ..trace.record import (
+    NODE,
+    NOT_ON_RECORD,
+    Capture,
+    Outcome,
+    RefusalRecord,
+    Settings,
+    collection_paused,
+)
 
 if TYPE_CHECKING:
     from ..graphs.graph import Graph
@@ -172,6 +185,19 @@ class _NativePlan(Plan):
 _lock = threading.Lock()  # one for all plans
 
 
+def _with_unrecorded(capture: Capture, profiles: Mapping[str, Profile]) -> Capture:
+    """The capture, with the ops that devices do not have on record; `profiles` is by device."""
+    found = [
+        RefusalRecord(t.id, b, NOT_ON_RECORD)
+        for b, backend in enumerate(capture.backends)
+        if (profile := profiles.get(backend.device)) is not None
+        for t in capture.tensors
+        if t.kind == NODE and not t.supports >> b & 1
+        and profile.decide(call_of_record(t, capture.tensors)).basis == UNRECORDED
+    ]  # fmt: skip
+    return replace(capture, refusals=(*(capture.refusals or ()), *found)) if found else capture
+
+
 def read_plan(
     ask: Any,
     scheduler: Any,
@@ -191,7 +217,10 @@ def read_plan(
         ask(scheduler, graph, found)  # gives a plan even when a Python predicate raised
         if found[0] == NULL:
             raise MissingFunctionError("the scheduler holds no plan: give it a graph first")
-        return _NativePlan.of(_copied(found[0], reasons, norms), provenance)
+        plan = _NativePlan.of(_copied(found[0], reasons, norms), provenance)
+        if profiles := profiles_of_files():
+            vars(plan).update(capture=_with_unrecorded(plan.capture, profiles))
+        return plan
     finally:
         if found[0] != NULL:
             lib.gp_plan_free(found[0])

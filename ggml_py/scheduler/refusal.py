@@ -14,6 +14,8 @@ from ..boundary.ffi import NULL, ffi, lib, text
 from ..enums import BackendDevType, TensorFlag
 from ..errors import AbortError, AllocError, ArgumentError
 from ..graphs.graph import Graph
+from ..sim.device import profiles_of_files
+from ..sim.profile import NOT_ON_RECORD
 from ..trace.names import counted
 from ..trace.record import VIEW_OPS
 
@@ -103,8 +105,20 @@ def _placed(scheduler: Scheduler, graph: Graph, name: str, buffer: str, op: str)
     return ArgumentError(
         f"'{name}' = {op}({_sources(node)}) is already in {buffer} memory, but no backend of this "
         f"scheduler ({_has(scheduler)}) can run {op} there: add a backend that can, or give the "
-        "result another type or other memory"
+        f"result another type or other memory{_unrecorded(scheduler, node)}"
     )
+
+
+def _unrecorded(scheduler: Scheduler, node: Tensor | None) -> str:
+    """The backends that do not have the op on record, in words; "" if there are none."""
+    files = profiles_of_files()
+    found = [
+        f"; on {b.name} it is {decision.text}"
+        for b in scheduler.backends
+        if node is not None and (profile := files.get(b.device.name)) is not None
+        and (decision := profile.decide(node)).basis == NOT_ON_RECORD
+    ]  # fmt: skip
+    return "".join(found)
 
 
 def _runs_in_place(scheduler: Scheduler, node: Tensor) -> bool:

@@ -18,7 +18,7 @@ from ..files.reading import read_file
 from ..graphs.context import Context
 from ..graphs.from_call import node_of_call
 from ..tensors.tensor import Tensor
-from .profile import OFFLOAD, Decision, recorded_call
+from .profile import Decision, recorded_call
 from .profiles import vulkaninfo
 from .profiles.call import Call
 from .profiles.cards import CARDS, OF_BACKEND, Card
@@ -36,6 +36,12 @@ _MEMORY |= {
     "webgpu": "maxBufferSize",
 }
 
+# offload_op of upstream's backends, in all releases: what counts as the batch ("products" like
+# Metal, only MUL_MAT and MUL_MAT_ID), and the least. Backends that are not listed have none.
+_OFFLOAD = {
+    "cuda": ("rows", 32), "hip": ("rows", 32), "musa": ("rows", 32), "vulkan": ("rows", 32),
+    "sycl": ("rows", 32), "et": ("rows", 1), "metal": ("products", 32), "cann": ("ne1", 32),
+}  # fmt: skip
 _MAINTENANCE4 = "VK_KHR_maintenance4"  # without it a device of Vulkan has no maxBufferSize
 
 
@@ -118,7 +124,7 @@ class CardProfile:
     def offload(self) -> tuple[str, int]:
         """What counts as the batch, and the least that is offloaded, if a device is given another
         least than its card's."""
-        return OFFLOAD.get(self.card.backend, ("rows", 0))
+        return _OFFLOAD.get(self.card.backend, ("rows", 0))
 
     @property
     def memory(self) -> int:
@@ -181,16 +187,14 @@ def _call(what: Any) -> Call:
     return recorded_call(what.plan, what.record)
 
 
-def card_profile(name: str, changes: Mapping[str, object] | None = None) -> CardProfile | None:
-    """The card that a name means: a card's name ("rtx4090") or its backend's ("cuda"). None if
-    there is no such card.
+def card_profile(name: str, changes: Mapping[str, object] | None = None) -> CardProfile:
+    """The card that a name means: a card's name ("rtx4090") or its backend's ("cuda").
 
     Raises `NotBuiltError` if this build has no functions of the card's backend, `ArgumentError` for
     a property that the backend does not have.
     """
     named = OF_BACKEND.get(name.lower(), name.lower())
-    card = CARDS.get(named)
-    return None if card is None else _profile(named, card, changes)
+    return _profile(named, CARDS[named], changes)
 
 
 def card_of_file(path: Path, changes: Mapping[str, object] | None = None) -> CardProfile:

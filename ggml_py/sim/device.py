@@ -21,6 +21,7 @@ from ..errors import ArgumentError, ClosedError
 from ..tensors.convert import TypeLike, type_of
 from ..tensors.tensor import Tensor
 from .calls import VIEWS, Optimizer, asked_of, order_kind
+from .profile import Profile
 
 
 class AnyProfile(Protocol):
@@ -296,6 +297,12 @@ _sims: dict[str, SimDevice] = {}
 def existing(name: str) -> SimDevice | None:
     """The simulated device of that name, ignoring case; None if there is none now."""
     return _sims.get(name.casefold())
+
+
+def profiles_of_files() -> dict[str, Profile]:
+    """The profiles of the devices that answer from a file of op tests, by the devices' names."""
+    sims = list(_sims.values())
+    return {sim._name: sim._profile for sim in sims if isinstance(sim._profile, Profile)}
 
 
 def _largest(settings: _Settings, profile: AnyProfile | None) -> int:

@@ -20,8 +20,7 @@ def sim_device_of(text: str) -> SimDevice:
 
     The settings are those of `sim_device`, with min_batch for offload_min_batch. Bytes may end in
     K, M, G or T. host, host_buffer and async need no value. supports is all, none, or ops joined
-    with +. strict makes a profile from a record say no wherever the record leaves doubt;
-    set.PROPERTY=VALUE changes a property of a card. Raises `ArgumentError`.
+    with +. set.PROPERTY=VALUE changes a property of a card. Raises `ArgumentError`.
     """
     name, *parts = [part.strip() for part in text.split(",")]
     settings: dict[str, Any] = {}
@@ -36,12 +35,11 @@ def sim_device_of(text: str) -> SimDevice:
             what = f"'{key}' is given twice" if key in settings else f"unknown setting '{key}'"
             raise ArgumentError(f"sim:{text}: {what}; the settings are {known}")
         settings[key] = _READ[key](part, value)
-    strict = settings.pop("strict", None)
-    if strict is not None or properties:
+    if properties:
         if "profile" not in settings:
-            what = "strict" if properties == {} else f"{_SET}{next(iter(properties))}"
+            what = f"{_SET}{next(iter(properties))}"
             raise ArgumentError(f"sim:{text}: {what} needs a profile: name one with profile=")
-        settings["profile"] = load_profile(settings["profile"], bool(strict), **properties)
+        settings["profile"] = load_profile(settings["profile"], **properties)
     known_device = existing(name)
     if known_device is not None and not settings:
         return known_device
@@ -83,7 +81,7 @@ def _supports(part: str, value: str) -> Any:
 
 
 _READ: dict[str, Callable[[str, str], Any]] = {
-    "profile": _word, "strict": _flag, "supports": _supports, "type": _word,
+    "profile": _word, "supports": _supports, "type": _word,
     "memory": _bytes, "max_size": _bytes, "alignment": _whole, "min_batch": _whole,
     "graph_optimize": _word, "wrong": _word, "host": _flag, "host_buffer": _flag, "async": _flag,
     "buft_of": lambda part, value: device(_word(part, value)),

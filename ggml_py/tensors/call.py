@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .. import enums
-from ..boundary.ffi import NULL, ffi, lib, text
+from ..boundary.ffi import NULL, lib, text
 from ..sim.profiles.call import SELF, Call, Four, Operand
 from .tensor import Tensor
 
@@ -38,19 +38,3 @@ def call_of(tensor: Tensor) -> Call:
         params=tuple(ptr.op_params),
         views=tuple(views),
     )
-
-
-def key_of(tensor: Tensor) -> tuple[Any, ...]:
-    """A key of everything that a decision about `call_of` depends on; takes a few microseconds."""
-    ptr = tensor.ptr
-    view, first = ptr.view_src, ptr.src[0]
-    key = [ffi.buffer(ptr.op_params)[:], ptr.op]
-    key.append(view != NULL and first != NULL and view in (first, first.view_src))
-    for one in (ptr, *ptr.src):
-        if one == NULL:
-            key.append(None)
-            continue
-        key += one.type, ffi.buffer(one.ne)[:], ffi.buffer(one.nb)[:]
-        if one.view_src != NULL:
-            key.append(ffi.buffer(one.view_src.ne)[:])
-    return tuple(key)

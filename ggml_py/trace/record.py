@@ -121,12 +121,17 @@ class PinRecord(NamedTuple):
     why: str  # a clause
 
 
+NOT_ON_RECORD = -1  # as RefusalRecord.srcs
+
+
 class RefusalRecord(NamedTuple):
-    """A backend that does not support an op only because of the memory that its sources are in."""
+    """A backend that does not support an op for another reason than the op: the memory that its
+    sources are in, or because nobody knows (a profile that has no such op on record)."""
 
     tensor: int  # id of the op
     backend: int  # index into Capture.backends
-    srcs: int  # bit j: it refuses the memory of source j; 0: only that of several together
+    # bit j: it refuses the memory of source j; 0: only that of several together; NOT_ON_RECORD
+    srcs: int
 
 
 class SplitRecord(NamedTuple):

@@ -1,5 +1,7 @@
 """Why a backend does not support a node: the op, the memory that a source is in, or not known.
 
+A device that answers from a file of op tests (`sim.profile`) supports nothing that is not in it.
+
 Upstream's `supports_op` gives one answer for both: CUDA's, for one, refuses an op with a source in
 another card's memory. A plan is read from backends that were asked once more, about the op with
 sources in no memory, so it knows which.
@@ -10,18 +12,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from .names import memory, quoted, shape, signature
+from .record import NOT_ON_RECORD
 
 if TYPE_CHECKING:
     from .plan_tensor import PlanTensor
     from .planned import Planned
 
-OP, MEMORY, UNKNOWN = "op", "memory", "unknown"
+OP, MEMORY, UNKNOWN, RECORD = "op", "memory", "unknown", "record"
 
 
 class Refused(NamedTuple):
     """Why a backend does not support a node."""
 
-    kind: str  # OP, MEMORY or UNKNOWN
+    kind: str  # OP, MEMORY, UNKNOWN or RECORD: nobody knows whether the device supports it
     backend: str
     source: PlanTensor | None  # whose memory it is about, or may be
 
@@ -29,6 +32,8 @@ class Refused(NamedTuple):
         """The reason, about node `t`: "its weight 'blk.3.ffn_up.weight' is in gpu1 memory, …"."""
         if self.source is None:
             what = signature(t) + (f" -> {shape(t)}" if t.op != "NONE" else "")
+            if self.kind == RECORD:
+                return f"{what} is not on record for {self.backend}, which counts as not supported"
             several = " with its sources in the memory that they are in" * (self.kind == MEMORY)
             return f"{self.backend} does not support {what}{several}"
         whose = "weight" if self.source.is_weight else "source"
@@ -66,7 +71,9 @@ def refused(t: PlanTensor, b: int) -> Refused | None:
         return None
     plan = t.plan
     told, name = plan.derived(Refusals), plan.backends[b].name
-    if (srcs := told.srcs.get((t.id, b))) is not None:
+    if (srcs := told.srcs.get((t.id, b))) == NOT_ON_RECORD:
+        return Refused(RECORD, name, None)
+    if srcs is not None:
         at = next((i for j, i in enumerate(t.record.src) if srcs >> j & 1 and i >= 0), None)
         return Refused(MEMORY, name, None if at is None else plan.tensor(at))
     if not told.known:

@@ -10,10 +10,12 @@ from cli_runs import BLOCKED, fails, ok, run
 import ggml_py as ggml
 from ggml_py.cli.shared.options import with_properties
 from ggml_py.models.synthetic import LlamaSpec, write_llama
+from ggml_py.sim.profile import row_of
+from ggml_py.sim.profiles.call import call_of_record
 
 pytestmark = pytest.mark.thorough("long", quick=6)
 
-# A CUDA GPU that is simulated from upstream's records, with all layers, and a cache of a type that
+# A CUDA GPU that is simulated, with all layers, and a cache of a type that
 # its attention does not take.
 CARD = "sim:card,profile=cuda"
 OPTIONS = ("-d", CARD, "-d", "CPU", "-ngl", 99, "-ctk", "iq4_nl", "-ctv", "iq4_nl", "-n", 64)
@@ -164,9 +166,9 @@ def test_why_not_asks_another_device_about_a_saved_plan(folder, plan, attention)
     assert "\n  what it would support instead: card is not here; --ask" in ok(*given)
     out = ok(*given, "--ask", "sim:other,profile=cuda")
     assert "on other: not supported, but would be with:\n    together    K and V f16" in out
-    data = json.loads(ok(*given, "--ask", "sim:other,profile=record:metal", "--json"))
-    assert data["decision"] == asdict(decision(plan, attention, "record:metal"))
-    assert data["decision"]["row"].startswith("FLASH_ATTN_EXT(hsk=")
+    data = json.loads(ok(*given, "--ask", "sim:other,profile=metal", "--json"))
+    assert data["decision"] == asdict(decision(plan, attention, "metal"))
+    assert data["decision"]["row"].startswith("ggml-metal")
     data = json.loads(ok(*given, "--ask", "CPU", "--json"))
     assert data["decision"] is None
     assert data["nearest"]["supported"] is True and data["nearest"]["device"] == "CPU"
@@ -198,13 +200,18 @@ def test_why_not_when_it_is_there(folder):
 def test_what_if_it_were_another_device(folder, plan, attention, tmp_path):
     saved = ggml.Plan.from_json
     command = ("plan", folder / "p.json.gz", "-o", tmp_path / "w.json", "--force")
-    for profile in ("record:cuda", "cpu"):
+    calls = [call_of_record(t.record, plan.capture.tensors) for t in plan.nodes]
+    for supported, backend in ((0, "CPU"), (1, "card")):
+        rows = "".join(f'{c.op},"{row_of(c)}",{int(c.op != "FLASH_ATTN_EXT" or supported)}\n'
+                       for c in calls)  # fmt: skip
+        profile = tmp_path / "mine.csv"
+        profile.write_text(f"op_name,op_params,supported\n{rows}")
         answers = ggml.load_profile(profile).answers(plan, "card")
         change = ("--what-if", f"profile:card={profile}")
         ok(*command, *change, command=BLOCKED)
         expected = plan.what_if(supports=answers)
         assert saved(tmp_path / "w.json") == expected
-        assert expected.node(attention).backend == {"record:cuda": "CPU", "cpu": "card"}[profile]
+        assert expected.node(attention).backend == backend
     # What is told of a node counts more, in whatever order.
     single = ("--what-if", f"supports:card/{attention}=no")
     for changes in ((*change, *single), (*single, *change)):

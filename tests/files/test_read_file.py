@@ -18,7 +18,7 @@ from test_debug_log import DUMP
 import ggml_py as ggml
 from ggml_py.cli import cli
 from ggml_py.files import reading as _read_file
-from ggml_py.sim.rows import FileRecord
+from ggml_py.sim.profile import Profile
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="the paths are Linux's")
 
@@ -45,7 +45,7 @@ def odd(tmp_path):
 READERS = {
     "plan": ggml.Plan.from_json,
     "run": ggml.Run.from_json,
-    "profile": lambda path: FileRecord(_read_file.Path(path)),
+    "profile": Profile,
     "model": ggml.Gguf.open,
 }
 

@@ -36,8 +36,8 @@ TESTED = {
     ("docs/DEVICES.md", "ggml-py plan model.gguf"): "test_docs.test_commands",
     ("docs/RUN.md", "ggml-py trace model.gguf"): "test_docs.test_commands",
     ("docs/EXPLAIN.md", "37 splits,"): "test_docs.test_the_headline_is_that_of_the_demo",
-    ("docs/PROFILES.md", "test-backend-ops support"):
-        "test_profile_rules.test_a_file_of_the_users_own",
+    ("docs/PROFILES.md", "ggml-py plan model.gguf"):
+        "test_profiles.test_a_plan_says_what_is_not_on_record",
     ("docs/PROFILES.md", "vulkaninfo"): "test_vulkan_cards.test_a_file_of_vulkaninfo_is_a_card",
     ("docs/PYTEST.md", "import pytest"): "test_docs_pytest.test_the_recipe",
     ("docs/PYTEST.md", "pytest --plan-update"): "test_docs_pytest.test_the_recipe",

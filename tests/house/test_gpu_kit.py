@@ -10,12 +10,12 @@ import warnings
 import zipfile
 from pathlib import Path
 
+import docs_ops
 import pytest
 
 import ggml_py as ggml
 from ggml_py.boundary.ffi import BUILD
 from ggml_py.models import load
-from ggml_py.sim import rows
 
 REPO = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(REPO / "benchmarks" / "gpu"))
@@ -173,7 +173,7 @@ def test_a_card_is_made_of_the_devices_properties():
 @pytest.mark.needs(release="default")
 def test_supports_finds_an_answer_that_differs(monkeypatch):
     """The CPU's own record stands for the program's output."""
-    answers = [("FLASH_ATTN_EXT", *row) for row in rows.record_of("cpu").answers("FLASH_ATTN_EXT")]
+    answers = [("FLASH_ATTN_EXT", *row) for row in docs_ops.answers("cpu")["FLASH_ATTN_EXT"]]
     answers = [*answers[:600:20], ("NO_SUCH_OP", "a=1", True)]
     monkeypatch.setattr(part_supports, "cases", lambda doing, name: answers)
     card, other = ggml.load_profile("h100"), ggml.load_profile("s4000")

@@ -102,6 +102,6 @@ MISUSES = [
     _text("number", "sim,alignment=big", "alignment=big", "a whole number"),
     _text("no-value", "sim,profile", "profile", "a value after '='"),
     _text("op", "sim,supports=MULMAT", "'MULMAT'", "MUL_MAT"),
-    _text("strict-alone", "sim,strict", "strict", "profile="),
+    _text("set-alone", "sim,set.major=9", "set.major", "profile="),
     _text("buft_of", "sim,buft_of=nobody", "'nobody'", "there are:", ggml.UnknownDeviceError),
 ]  # fmt: skip

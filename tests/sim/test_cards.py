@@ -8,6 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
+from docs_ops import answers
+from profile_cases import parsed
 from profile_more_cases import ALL_CASES
 
 import ggml_py as ggml
@@ -15,7 +17,6 @@ from ggml_py.boundary.ffi import BUILD
 from ggml_py.graphs.from_call import N_SOURCES
 from ggml_py.models import load
 from ggml_py.models.synthetic import LlamaSpec, write_llama
-from ggml_py.sim import rows
 from ggml_py.sim.card import _MEMORY, card_backends, card_names, card_properties
 from ggml_py.sim.profiles.cards import CARDS, OF_BACKEND
 from ggml_py.sim.text import sim_device_of
@@ -343,7 +344,7 @@ def test_properties_can_be_changed(ctx):
     ("name", "changes", "said"),
     [
         ("rtx4090", {"majr": 9}, r"rtx4090 has no property 'majr'.*major"),
-        ("record:cuda", {"major": 9}, "is a record, which has no properties"),
+        ("mine.csv", {"major": 9}, "is a record, which has no properties"),
         ("metal", {"major": 9}, r"m3max has no property 'major'"),
         ("vulkan", {"subgroup": 9}, "vulkan-rx7900xtx has no property 'subgroup'.*subgroupSize"),
     ],
@@ -391,35 +392,32 @@ NEWER = {
 @pytest.mark.parametrize("name", ["rtx4090", "h200", "m3max", "vulkan-rtx4090", "vulkan"])
 def test_the_record_agrees_but_for_what_is_newer(name):
     card = ggml.load_profile(name)
-    record, newer = rows.record_of(card.card.backend), NEWER[card.card.backend]
+    record, newer = answers(card.card.backend), NEWER[card.card.backend]
     n = 0
-    for op in sorted(record.ops() & ALL_CASES.keys()):
-        for text, supported in record.answers(op)[::5]:
+    for op in sorted(record.keys() & ALL_CASES.keys()):
+        for text, supported in record[op][::5]:
             with ggml.Context() as context:
                 try:
-                    tensor = ALL_CASES[op](context, rows.parsed(text))
+                    tensor = ALL_CASES[op](context, parsed(text))
                 except ggml.GgmlError:
                     continue  # by checks of ours (vendor/op_edits.py)
                 found = card.decide(tensor)
-                views = rows.parsed(text).get("v") == 1  # CUDA's unary ops take views by now
+                views = parsed(text).get("v") == 1  # CUDA's unary ops take views by now
                 if found.supported != supported:
                     assert newer.get(op, views) == found.supported, (op, text, found.text)
                 n += 1
     assert n > 2000
 
 
-def test_q4_k_on_adreno_is_planned_by_the_source_and_not_by_the_older_record(tmp_path):
-    """The record has no Q4_K on OpenCL: by it most of a model ran on the CPU."""
+def test_q4_k_on_adreno_is_planned_by_the_source(tmp_path):
+    """Upstream's record (docs/ops) has no Q4_K on OpenCL: it is older than the source."""
     path = tmp_path / "q4_K.gguf"
     # Adreno's kernels want matrices of 512 rows and more.
     wide = LlamaSpec(n_layer=1, type="q4_K", n_embd=1024, n_head=8, n_head_kv=4, n_ff=1024,
                      n_vocab=512)  # fmt: skip
     write_llama(path, wide)
-    splits = {}
-    for name in ("opencl", "record:opencl"):
-        with (
-            ggml.sim_device("gpu0", profile=name) as device,
-            load(path, devices=(device, "CPU"), n_gpu_layers=-1, repack=False) as model,
-        ):
-            splits[name] = model.plan(64).n_splits
-    assert splits["opencl"] == 2 < splits["record:opencl"]
+    with (
+        ggml.sim_device("gpu0", profile="opencl") as device,
+        load(path, devices=(device, "CPU"), n_gpu_layers=-1, repack=False) as model,
+    ):
+        assert model.plan(64).n_splits == 2

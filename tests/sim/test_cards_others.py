@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import docs_ops
 import pytest
+from profile_cases import parsed
 from profile_more_cases import ALL_CASES
 
 import ggml_py as ggml
-from ggml_py.sim import rows
 from ggml_py.sim.profiles.cards import CARDS
 from ggml_py.tensors.call import call_of
 
@@ -384,13 +385,13 @@ PROPERTIES = {"webgpu": {"subgroupMatrixM": 0}}
 def test_the_record_agrees_but_for_what_is_newer(name):
     backend = CARDS[name].backend
     card = ggml.load_profile(name, **PROPERTIES.get(backend, {}))
-    record, newer = rows.record_of(backend), NEWER[backend]
+    record, newer = docs_ops.answers(backend), NEWER[backend]
     n = 0
-    for op in sorted(record.ops() & ALL_CASES.keys()):
-        for text, supported in record.answers(op)[::7]:  # types come in fives
+    for op in sorted(record.keys() & ALL_CASES.keys()):
+        for text, supported in record[op][::7]:  # types come in fives
             with ggml.Context() as context:
                 try:
-                    tensor = ALL_CASES[op](context, rows.parsed(text))
+                    tensor = ALL_CASES[op](context, parsed(text))
                 except ggml.GgmlError:
                     continue  # by checks of ours (vendor/op_edits.py)
                 found = card.decide(tensor)

@@ -7,10 +7,10 @@ import re
 from pathlib import Path
 
 import pytest
+from profile_cases import parsed
 from profile_more_cases import ALL_CASES
 
 import ggml_py as ggml
-from ggml_py.sim import rows
 from ggml_py.sim.card import card_properties
 from ggml_py.sim.profiles import vulkaninfo
 from ggml_py.sim.profiles.cards import CARDS
@@ -183,7 +183,7 @@ def test_the_card_answers_as_the_real_device(part):
                 continue
             with ggml.Context() as scratch:
                 try:
-                    tensor = ALL_CASES[op](scratch, rows.parsed(params))
+                    tensor = ALL_CASES[op](scratch, parsed(params))
                 except ggml.GgmlError:
                     continue  # by checks of ours (vendor/op_edits.py)
                 found, yes = card.decide(tensor), answer == "yes"

@@ -1,18 +1,43 @@
 """Builds upstream's op tests live: the tensor that a row of docs/ops/*.csv describes.
 
-Written from tests/test-backend-ops.cpp, independently of ggml_py/sim/profiles/*ops.py. The rows
-that those derive from the tensors made here must be the rows that the tensors were made from.
+Written from tests/test-backend-ops.cpp.
 """
 
 from __future__ import annotations
 
+import functools
 import math
+import re
 
 import ggml_py as ggml
 from ggml_py import enums
 from ggml_py.tensors.convert import type_of
 
 ROPE_MROPE, ROPE_VISION = 8, 24
+_BETWEEN = re.compile(r",(?=[A-Za-z_])")  # not inside [1,2,3,4]
+Value = int | float | str | tuple[int, ...]
+
+
+def _value(text: str) -> Value:
+    if text.startswith("["):
+        return tuple(int(number) for number in text[1:-1].split(","))
+    for number in (int, float):
+        try:
+            return number(text)
+        except ValueError:
+            continue
+    return text.lower()
+
+
+@functools.cache
+def _param(text: str) -> tuple[str, Value]:
+    name, equals, value = text.partition("=")
+    return name, _value(value) if equals else 1
+
+
+def parsed(params: str) -> dict[str, Value]:
+    """A row's parameters: "type=f32,ne=[4,1,1,1],split" → numbers, tuples, lower-case words."""
+    return dict(map(_param, _BETWEEN.split(params)))
 
 
 def tensor(c, kind, ne):

@@ -6,12 +6,12 @@ import random
 import graphs
 import pytest
 import random_graphs
+from ggml_py.trace.advice.facts import Facts, nbytes
 
 import ggml_py as ggml
 from ggml_py.export import timeline
 from ggml_py.export.json import plan as to_json
 from ggml_py.export.rows import copy_rows, split_rows
-from ggml_py.trace.advice.facts import Facts, nbytes
 from ggml_py.trace.answers.passing import passing
 from ggml_py.trace.facts import Facts, nbytes
 

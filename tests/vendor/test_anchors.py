@@ -1,4 +1,4 @@
-"""Edits find their place by a list of files; a release without a place for one works without."""
+"""Edits find their place by their anchors; a release without a place for one works without."""
 
 from __future__ import annotations
 
@@ -13,18 +13,16 @@ from pathlib import Path
 
 import pytest
 from build_support import WARM, error_of, run, seed
-from moved_scheduler import NEW, move_scheduler
 
 import build_ggml
 from ggml_py import builds as _builds
 from ggml_py.errors import ArgumentError
 from ggml_py.plan import Plan
 from ggml_py.releases import rule_cases
-from ggml_py.releases.attribution import agrees
 from ggml_py.releases.compare import compared
 from ggml_py.releases.planning import plans_under
 from ggml_py.scheduler.as_recorded import AsRecorded
-from vendor import fetch, identity, instrument, releases, rows
+from vendor import fetch, identity, releases, rows
 from vendor.edit import Edit, place
 from vendor.identity import Options, Upstream
 
@@ -43,82 +41,42 @@ def ggml() -> Path:
     return identity.unpacked(releases.default(), seed(WARM), whole=False) / "ggml"
 
 
-# ---- the list of files
-
-
-@pytest.mark.parametrize(
-    ("texts", "file"),
-    [
-        ({"a": "anchor;\n", "b": ""}, "a"),
-        ({"a": "", "b": "anchor;\n"}, "b"),
-        ({"b": "anchor;\n"}, "b"),
-        ({"a": "anchor;\n", "b": "anchor;\n"}, "a"),
-        ({"a": "anchor;\n" * 2, "b": "anchor;\n"}, "b"),
-    ],
-)
-def test_the_first_file_that_has_the_anchor_once_is_edited(
-    texts: dict[str, str], file: str
-) -> None:
-    before = dict(texts)
-    assert place("a", EDIT, texts, ["a", "b"])[2:] == (file, False, "")
-    assert texts == before | {file: "new;\nanchor;\n"}
+# ---- one edit
 
 
 @pytest.mark.parametrize(
     ("texts", "said"),
     [
-        ({"a": "", "b": ""}, "found 0 times in a, 0 times in b, expected exactly once in one of"),
-        ({"a": "anchor;\n" * 2, "b": "anchor;\n" * 3}, "found 2 times in a, 3 times in b"),
-        ({"a": ""}, "found 0 times in a, 0 times in b, which is not there"),
+        ({"a": ""}, "found 0 times in a, expected exactly once"),
+        ({"a": "anchor;\n" * 2}, "found 2 times in a, expected exactly once"),
+        ({}, "found 0 times in a, which is not there, expected exactly once"),
     ],
 )
-def test_an_anchor_that_no_file_has_once_is_missing(texts: dict[str, str], said: str) -> None:
+def test_an_anchor_that_is_not_there_once_is_missing(texts: dict[str, str], said: str) -> None:
     before = dict(texts)
-    placed = place("a", EDIT, texts, ["a", "b"])
-    assert placed.file == "" and said in placed.wrong and "'anchor;'" in placed.wrong
+    placed = place("a", EDIT, texts)
+    assert not placed.made and said in placed.wrong and "'anchor;'" in placed.wrong
     assert texts == before
+
+
+def test_the_text_goes_before_the_anchor() -> None:
+    texts = {"a": "anchor;\n", "b": "anchor;\n"}
+    assert place("a", EDIT, texts)[2:] == (True, False, "")
+    assert texts == {"a": "new;\nanchor;\n", "b": "anchor;\n"}
 
 
 def test_an_optional_edit_may_be_nowhere_but_not_twice() -> None:
     edit = Edit("e", "anchor;\n", "new;\n", optional=True)
-    assert place("a", edit, {"a": ""}, ["a"])[2:] == ("", True, "")
-    assert "found 2 times in a" in place("a", edit, {"a": "anchor;\n" * 2}, ["a"]).wrong
+    assert place("a", edit, {"a": ""})[2:] == (False, True, "")
+    assert "found 2 times in a" in place("a", edit, {"a": "anchor;\n" * 2}).wrong
 
 
 def test_the_end_of_what_is_replaced_must_be_there_once_too() -> None:
     edit = Edit("e", "anchor;\n", "new;\n", until="end;\n")
     texts = {"a": "anchor;\nold;\nend;\n"}
-    assert place("a", edit, texts, ["a"]).file == "a" and texts["a"] == "new;\n"
-    assert "anchor 'end of e' was found 0 times in a" in place("a", edit, {"a": "anchor;\n"},
-                                                               ["a"]).wrong  # fmt: skip
-
-
-# ---- the scheduler in a file of its own
-
-
-@pytest.mark.parametrize("new", [NEW, "ggml-sched.cpp", "ggml-backend-scheduler.cpp"])
-def test_every_edit_has_a_place_when_the_scheduler_has_moved(
-    ggml: Path, tmp_path: Path, new: str
-) -> None:
-    src = move_scheduler(ggml, tmp_path / "ggml", new) / "src"
-    texts, placed = instrument.instrumented(src)
-    assert instrument.missing(placed) == ""
-    where = {one.file for one in placed if one.source == "ggml-backend.cpp" and one.file}
-    assert where == {"ggml-backend.cpp", new} and where <= texts.keys()
-    assert instrument.absent(src) == instrument.absent(ggml / "src")
-    usual = instrument.instrumented(ggml / "src")[1]
-    assert [one.name for one in placed if one.file] == [one.name for one in usual if one.file]
-    texts, placed = instrument.instrumented(src, instrument.RECORDER_EDITS)
-    assert instrument.missing(placed) == "" and set(texts) == {new, "ggml-alloc.c"}
-
-
-def test_a_file_of_another_name_is_not_found_and_the_error_says_where_it_looked(
-    ggml: Path, tmp_path: Path
-) -> None:
-    src = move_scheduler(ggml, tmp_path / "ggml", "elsewhere.cpp") / "src"
-    said = instrument.missing(instrument.instrumented(src)[1])
-    assert "was found 0 times in ggml-backend.cpp, expected exactly once" in said
-    assert "more are missing" in said and "without instrumentation" in said
+    assert place("a", edit, texts).made and texts["a"] == "new;\n"
+    said = place("a", edit, {"a": "anchor;\n"}).wrong
+    assert "anchor 'end of e' was found 0 times in a" in said
 
 
 def built(*arguments: str | Path, cache: Path) -> subprocess.CompletedProcess[str]:
@@ -131,21 +89,6 @@ def built(*arguments: str | Path, cache: Path) -> subprocess.CompletedProcess[st
 
 def plans(key: str) -> list[Plan | str]:
     return [made.plan or made.error for made in plans_under([key], rule_cases())[0]]
-
-
-@pytest.mark.by_hand
-def test_a_moved_scheduler_tells_its_causes(ggml: Path, tmp_path: Path) -> None:
-    moved = move_scheduler(ggml, tmp_path / "ggml")
-    done = built("--source", moved, *CPU, cache=WARM)
-    assert done.returncode == 0, done.stderr
-    proof = json.loads(done.stdout.splitlines()[-1])
-    try:
-        for plan in plans(proof["key"]):
-            assert isinstance(plan, Plan), plan
-            assert plan.planner == "native" and agrees(plan)
-            assert any(node.placement.cause for node in plan.nodes)
-    finally:
-        shutil.rmtree(proof["folder"])
 
 
 # ---- a release without a place for an edit

@@ -129,7 +129,7 @@ def test_all_comments_of_a_checkout_may_change():
         wanted = checkout.comments_of(edits)
         made = checkout.with_comments(plain, (known / name).read_text(), wanted)
         texts = {name: made}
-        assert not [one.wrong for edit in edits if (one := place(name, edit, texts, [name])).wrong]
+        assert not [one.wrong for edit in edits if (one := place(name, edit, texts)).wrong]
         code = [[line for _n, line in checkout._code(text)] for text in (texts[name], usual[name])]
         assert code[0] == code[1]
 

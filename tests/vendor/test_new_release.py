@@ -260,7 +260,7 @@ def found(**edits):
     return {
         "release": vars(row()), "hash_from_index": False, "size": 1 << 20, "uploaded": None,
         "shares_ggml_with": [], "table": "row.toml", "default": "0.26.0",
-        "edits": {"made": 126, "all": 127, "elsewhere": [], "missing": [], "absent": []} | edits,
+        "edits": {"made": 126, "all": 127, "missing": [], "absent": []} | edits,
         "api": {"enums": {"added": ["GGML_OP_NEW"], "removed": [], "changed": []}},
     }  # fmt: skip
 

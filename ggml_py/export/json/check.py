@@ -15,7 +15,7 @@ from ...trace import causes
 from ...trace.answers.passes import PASS_NAMES
 from ...trace.planned import Planned
 from ...trace.provenance import FACTS
-from ...trace.record import COPY, LEAF, NODE, OTHER, TensorRecord
+from ...trace.record import COPY, LEAF, NODE, NOT_ON_RECORD, OTHER, TensorRecord
 from ...trace.rules import parse_version
 from . import layout
 
@@ -269,7 +269,7 @@ def _answers(plan: Planned) -> None:
     for i, refusal in enumerate(plan.capture.refusals or ()):
         _in(f"refusals[{i}].tensor", refusal.tensor, 0, len(plan.capture.tensors))
         _in(f"refusals[{i}].backend", refusal.backend, 0, len(plan.backends))
-        _in(f"refusals[{i}].srcs", refusal.srcs, 0, 1 << _MAX_SRC)
+        _in(f"refusals[{i}].srcs", refusal.srcs, NOT_ON_RECORD, 1 << _MAX_SRC)
         if plan.tensors[refusal.tensor].supports >> refusal.backend & 1:
             _fail(f"refusals[{i}]", refusal.tensor, "an op that the backend does not support")
 

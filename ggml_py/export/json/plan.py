@@ -374,8 +374,8 @@ def schema() -> dict[str, Any]:
         properties[name] = {"type": "array", "items": ref(definition)}
     properties["refusals"] = {
         "anyOf": [properties["refusals"], {"type": "null"}],
-        "description": 'Each "no" in supports that is about the memory of sources, not about the'
-        " op; null if it is not known which.",
+        "description": 'Each "no" in supports that is not about the op: it is about the memory of '
+        "sources (srcs: their bits), or not on record (-1); null if it is not known which.",
     }
     return {
         "$schema": DRAFT,

@@ -13,7 +13,7 @@ from ..names import counted, joined, label, memory, quoted, signature
 from ..planned import format_bytes
 from ..record import COPY, DUMPED_NAME
 from ..reference import reference_of
-from ..refusals import OP, Refused, refused
+from ..refusals import OP, RECORD, Refused, refused
 from .decisions import Meeting, decisions_of, stage_of
 from .excerpt import limits as excerpt_limits
 
@@ -265,7 +265,7 @@ def _root_of_fallback(plan: Planned, t: PlanTensor) -> str:
     kinds = {_kind(met) for met in decisions_of(plan).meetings(t) if met.outcome == "unsupported"}
     if not kinds:
         return NO_NEIGHBOUR
-    return UNSUPPORTED if OP in kinds else MEMORY
+    return UNSUPPORTED if kinds & {OP, RECORD} else MEMORY
 
 
 def _kind(met: Meeting) -> str:

@@ -11,7 +11,7 @@ from .. import causes
 from ..cause import pinned_by
 from ..names import block_of, is_cache, is_of_file, memory, quoted
 from ..record import COPY, NODE
-from ..refusals import MEMORY, OP, refused
+from ..refusals import MEMORY, OP, RECORD, refused
 from .decisions import decisions_of, stage_of
 from .explain import readable_sources, sweeps_text
 from .what_if import batch_size
@@ -179,8 +179,9 @@ def _unsupported(case: Case) -> AppliedRule | None:
     assert why is not None
     change = {"supports": {(case.backend, t.id): True}}
     support = RuleChange(f"make {case.backend} support it", change)
-    if why.kind == OP:
-        return AppliedRule("op", why.clause(t), 1, changes=[support])
+    if why.kind in (OP, RECORD):
+        return AppliedRule("op" if why.kind == OP else "op.record", why.clause(t), 1,
+                           changes=[support])  # fmt: skip
     source = why.source
     moves = [case.move(holder_of(source))] if source is not None else []
     kind = "op.memory" if why.kind == MEMORY else "op.unknown"

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from .. import reference
 from ..names import counted, label_in
 from ..promise import as_texts
-from ..record import NODE, OF_RULES, BufferRecord, Capture, TensorRecord
+from ..record import NODE, NOT_ON_RECORD, OF_RULES, BufferRecord, Capture, TensorRecord
 from ..rules import find_release
 
 if TYPE_CHECKING:
@@ -249,6 +249,9 @@ def _without_answers_about_memory(capture: Capture) -> Capture:
     backend's own memory."""
     tensors, kept = list(capture.tensors), []
     for refusal in capture.refusals or ():
+        if refusal.srcs == NOT_ON_RECORD:
+            kept.append(refusal)
+            continue
         t = tensors[refusal.tensor]
         where = [
             capture.buft_of(tensors[i])
