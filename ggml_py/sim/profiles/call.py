@@ -6,8 +6,6 @@ Plain data. It is made from a record here, and from a live tensor in tensors/cal
 from __future__ import annotations
 
 import functools
-import math
-import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -37,38 +35,6 @@ class Operand(NamedTuple):
     whole: Four | None = None
     name: str = ""
 
-    @property
-    def order(self) -> Four:
-        """The dimensions by stride, innermost first: (0, 1, 2, 3) unless it was permuted."""
-        nb = self.nb
-        if nb[0] <= nb[1] <= nb[2] <= nb[3]:
-            return (0, 1, 2, 3)
-        first, second, third, fourth = sorted(range(4), key=lambda i: nb[i])
-        return (first, second, third, fourth)
-
-    @property
-    def row(self) -> int:
-        """Elements from the start of one row to the next: ne0 unless there are gaps."""
-        return self.nb[1] // self.nb[0] * block_size(self.type)
-
-    @property
-    def contiguous(self) -> bool:
-        """Whether its elements are contiguous, with dimension 0 innermost."""
-        step = self.nb[0]
-        if step * self.ne[0] // block_size(self.type) != self.nb[1] and self.n_rows > 1:
-            return False
-        step *= self.ne[0] // block_size(self.type)
-        for i in (1, 2, 3):
-            if self.ne[i] != 1 and self.nb[i] != step:
-                return False
-            step *= self.ne[i]
-        return True
-
-    @property
-    def n_rows(self) -> int:
-        """ne1 * ne2 * ne3."""
-        return self.ne[1] * self.ne[2] * self.ne[3]
-
 
 @dataclass(frozen=True)
 class Call:
@@ -87,31 +53,11 @@ class Call:
     params: tuple[int, ...] = (0,) * 16
     views: tuple[int, ...] = ()
 
-    @property
-    def inplace(self) -> bool:
-        """Whether the result uses the memory of source 0."""
-        return 0 in self.views
-
     @functools.cached_property
     def src(self) -> tuple[Operand | None, ...]:
         """The sources by place; None for an absent one."""
         found = {-1: None, SELF: self.out, **dict(enumerate(self.operands))}
         return tuple(found[index] for index in self.places)
-
-    def source(self, index: int) -> Operand:
-        """Source `index`, which this op must have."""
-        found = self.src[index]
-        assert found is not None
-        return found
-
-    def has(self, index: int) -> bool:
-        """Whether there is a source `index`."""
-        return index < len(self.src) and self.src[index] is not None
-
-    def number(self, index: int) -> float:
-        """Parameter `index` as a float, rounded as upstream's rows print it."""
-        value: float = struct.unpack("f", struct.pack("i", self.params[index]))[0]
-        return round(value, 6) if math.isfinite(value) else value
 
 
 def call_of_record(tensor: Any, tensors: Sequence[Any]) -> Call:
