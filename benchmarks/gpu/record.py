@@ -1,5 +1,5 @@
-"""Files of results: one JSON file for each part, written whole or not at all. Those that are kept
-have raw samples, so they are compressed."""
+"""Files of results: one JSON file for each part, written whole or not at all. Kept files
+are compressed, because they have raw samples."""
 
 from __future__ import annotations
 

@@ -125,8 +125,8 @@ NOT_ON_RECORD = -1  # as RefusalRecord.srcs
 
 
 class RefusalRecord(NamedTuple):
-    """A backend that does not support an op for another reason than the op: the memory that its
-    sources are in, or because nobody knows (a profile that has no such op on record)."""
+    """An op that a backend refuses because of its sources' memory, or because its profile does not
+    have the op on record."""
 
     tensor: int  # id of the op
     backend: int  # index into Capture.backends
