@@ -6,7 +6,6 @@ import random
 import graphs
 import pytest
 import random_graphs
-from ggml_py.trace.advice.facts import Facts, nbytes
 
 import ggml_py as ggml
 from ggml_py.export import timeline
