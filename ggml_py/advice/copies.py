@@ -49,7 +49,7 @@ def offloaded_weights(facts: Facts) -> Iterator[Observation]:
 
 
 def _experts(facts: Facts, copies: list[CopiedTensor]) -> str:
-    """What applies to experts, only some of which an evaluation uses."""
+    """A sentence on copied experts; "" without any. An evaluation uses only some of a layer's."""
     if not any(r.op == "MUL_MAT_ID" for c in copies for r in c.readers):
         return ""
     if facts.from_log:

@@ -37,12 +37,12 @@ class Finding:
     seconds: float | None = None
     known_by: str = "predicted"  # or "by data sheets": what `seconds` rest on
     options: tuple[Option, ...] = ()
-    # Of a model: what was planned and fits, "" if nothing was found; None: nothing was tried.
+    # Options that were planned with the model and fit; "": none found; None: none tried.
     remedy: str | None = None
 
     @property
     def suggestion(self) -> str:
-        """What to do, with llama.cpp's options and what is known about them."""
+        """The change to make, with llama.cpp's options and whether they were checked."""
         if self.remedy is not None:
             found = self.remedy or "none of the options that were tried mends it and fits"
             return f"{self.prose} In llama.cpp: {found}.".lstrip()

@@ -26,8 +26,8 @@ _Known = Estimator | SheetEstimator
 
 
 class Crossover(NamedTuple):
-    """Products with weights in host memory, that a device would compute from `n_tokens` on sooner
-    than the CPU, although it gets their weights first."""
+    """Products with weights in host memory. From `n_tokens` on the device computes them sooner than
+    the CPU, although it gets their weights first."""
 
     nodes: tuple[TensorRecord, ...]
     device: str
@@ -41,8 +41,9 @@ class Crossover(NamedTuple):
 
 
 def crossover(cost: Cost) -> Crossover | None:
-    """What a plan with op offload does with its products, and from when on the other choice is
-    quicker; None if it has no such products, or their times are not known."""
+    """The number of tokens from which op offload of this plan's products is quicker, beside the
+    plan's own choice. None without op offload, without such products, or if a time is not known.
+    """
     plan, facts = cost.plan, Facts(cost.plan, 0)
     if not plan.capture.settings.op_offload or not facts.devices:
         return None
@@ -163,7 +164,7 @@ class _Pair:
         )
 
     def first(self, deviations: float) -> int | None:
-        """The fewest tokens with which the device is quicker, if its time is off by so many
+        """The fewest tokens with which the device is quicker, if its time is off by this number of
         deviations."""
 
         def pays(n: int) -> bool:
@@ -187,7 +188,7 @@ def _first(pays: Callable[[int], bool]) -> int | None:
 
 
 def _wide(work: NodeWork, n: int, nbytes: int) -> NodeWork:
-    """The same product with so many columns, which reads and writes so many bytes."""
+    """The same product with `n` columns. It reads and writes `nbytes`."""
     flops = int(work.flops * n / work.at[0])
     return work._replace(at=(float(n), *work.at[1:]), bytes=nbytes, flops=flops)
 
