@@ -40,9 +40,9 @@ def rpc_devices(
     wait, and the connection stays usable. A server serves one client at a time: while it serves
     another, this waits up to `timeout` seconds.
 
-    Raises `ArgumentError` for an invalid endpoint or limit, `RpcError` if nobody listens there or
-    the server speaks another version of the protocol, `MissingFunctionError` in a build without
-    RPC. Releases before 0.24 have no limits: there a limit raises `ArgumentError`.
+    Raises `RpcError` if nobody listens there or the server speaks another version of the protocol,
+    `MissingFunctionError` in a build without RPC, and `ArgumentError` for an invalid endpoint or
+    limit. Releases before 0.24 have no limits: any limit raises `ArgumentError` there.
     C: ggml_backend_rpc_add_server, ggml_backend_register
     """
     host, port = _parse(endpoint)

@@ -2,10 +2,10 @@
 
 Graphs of the same nodes share their tensors, and so does a graph that continues another one. The
 second graph then uses memory that a scheduler or allocator lent to the first, and holds neither.
-So a call that changes tensors (plans nodes, takes memory back) is listed in `CHANGES` and then
-checks the graphs in use; a compute is listed in `USED` and then checks `CHANGES`. If two meet, at
-least one sees the other and raises `BusyError`. A finalizer cannot raise: it leaves its work for
-the end of the compute.
+A call that changes tensors (plans nodes, takes memory back) therefore enters itself in `CHANGES`
+and then checks the graphs in use. A compute enters its graph in `USED` and then checks `CHANGES`.
+If two meet, at least one sees the other and raises `BusyError`. A finalizer cannot raise: it leaves
+its work for the end of the compute.
 
 Computing again costs nothing: a graph stays in `USED` until a call that changes tensors finds it
 idle and removes it. The next compute then checks the graph's tensors again (`Graph._whole_at`) and
@@ -52,9 +52,8 @@ class changing(in_use):
     """Around a call that changes tensors: those with memory from `lenders` lose it, with `nodes`
     the nodes of `graph` get other sources, and with `gives` its tensors without memory get some.
     `graph` also counts as used. Works like `in_use`, and also raises `BusyError` if another user
-    has one of these tensors. With `brief`, or with `gives` and no other thread, its tensors are not
-    listed until another call asks for them; on another thread, that call waits for the end of this
-    one."""
+    has one of these tensors. With `brief`, or with `gives` and no other thread, its tensors are
+    listed only when another call asks for them. A call on another thread waits for this one."""
 
     __slots__ = ("_gives", "_graph", "_lenders", "_lent", "_nodes")
 
