@@ -21,9 +21,9 @@
    call that waits, as `Tensor.get` may, only raises the `ComputeError` of rule 7.)
 6. If one compute has several exceptions, one is raised: Ctrl-C and the like before all others, then
    those that stopped the compute, then the first. The rest are dropped.
-7. If the native call itself raised (an assertion of ggml, a Ctrl-C that C noticed), that exception
-   is raised and those of callbacks are dropped. A `ComputeError` is different: it only says that
-   something stopped the compute, so the callback's exception replaces it.
+7. If the native call itself raised (an assertion of ggml, a Ctrl-C noticed in C), its exception is
+   raised and the callbacks' exceptions are dropped. A `ComputeError` is different: it only says
+   that something stopped the compute, so the callback's exception replaces it.
 8. When a compute begins, earlier exceptions of its callbacks are dropped. They come from a call of
    C through `lib` that nobody waited for.
 9. The functions of simulated devices are called by every native call that plans, on several threads
@@ -101,7 +101,7 @@ def take_raised(callbacks: Iterable[Callback | None]) -> BaseException | None:
 
 
 def raise_taken(callbacks: Iterable[Callback | None]) -> None:
-    """Takes the exceptions of these callbacks and raises the one of rule 6, if any."""
+    """Takes the exceptions of these callbacks and raises the exception chosen by rule 6."""
     error = take_raised(callbacks)
     if error is not None:
         context = error.__context__

@@ -67,16 +67,17 @@ def _check_numbers(build: dict[str, Any]) -> None:
         )
 
 
-# How OpenBLAS is loaded, unless the user set it. It starts no threads then: there would be one per
-# processor, which spin while the next modules are imported, and the BLAS backend starts those that
-# it needs. After a product they sleep at once (they would spin for 2^26 ticks, some 25 ms): the CPU
-# backend computes the next nodes on the same cores.
+# OpenBLAS is loaded with these settings, unless the user set others. While it loads it starts no
+# threads: by default it starts one per processor, and they spin while the next modules are
+# imported. The BLAS backend starts its threads later. After a product they sleep at once (by
+# default they spin for 2^26 ticks, some 25 ms), because the CPU backend computes the next nodes on
+# the same cores.
 _OPENBLAS = {"OPENBLAS_NUM_THREADS": "1", "OPENBLAS_THREAD_TIMEOUT": "4"}
 
 
 @contextlib.contextmanager
 def openblas_settings() -> Iterator[None]:
-    """Sets them while the library is loaded, which reads them then."""
+    """Sets them while the library is loaded: it reads them at that time."""
     ours = {name: value for name, value in _OPENBLAS.items() if name not in os.environ}
     os.environ.update(ours)
     try:

@@ -4,16 +4,16 @@
 2. Closing a parent closes its children first.
 3. A pointer is a reference. `ptr` is a separate Python object, and `weakref.finalize` frees the
    native object when the last reference to it is gone. A call in flight holds its arguments, and a
-   method holds the `ptr` that it has read into a local variable. So if another thread, a signal
-   handler or the garbage collector closes the object between two bytecodes or during a call without
-   the GIL, the memory stays until the call returns, without counters or locks. If nobody else has
-   the pointer, which is nearly always so, close() frees at once and raises its errors.
-   (Frames of failed calls that a traceback keeps are cleared: dead_frames.py.) Therefore code that
-   reads through a pointer returned by C (a string, an array, a tensor of a graph) keeps the `ptr`
-   that it came from in a local variable until it is done.
-4. The finalizer holds the `Native` of each parent, but no Handle. So a native outlives those that
-   need it, in whatever order Python closes or collects, and no reference cycle runs through the
-   registry of finalizers. Contexts may need each other (an op of A on a tensor of B, and one of B
+   method holds the `ptr` that it has read into a local variable. Another thread, a signal handler
+   or the garbage collector may close the object between two bytecodes or during a call without the
+   GIL: the memory stays until the call returns, without counters or locks. If nobody else has the
+   pointer, which is nearly always so, close() frees at once and raises its errors. A traceback
+   keeps the frames of failed calls: dead_frames.py clears them. Code that reads through a pointer
+   returned by C (a string, an array, a tensor of a graph) keeps the owner's `ptr` in a local
+   variable until it is done.
+4. The finalizer holds the `Native` of each parent, but no Handle. A native therefore outlives its
+   children, in whatever order Python closes or collects, and no reference cycle runs through the
+   registry of finalizers. Contexts may need each other (an op of A on a tensor of B, and an op of B
    on a tensor of A), so their finalizers hold nothing and the collector frees both. There is no
    `__del__`.
 5. Tensors are read without a call (`t.ne`), so they cannot hold a pointer for the time of a call.

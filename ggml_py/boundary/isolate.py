@@ -41,10 +41,10 @@ def isolate(
     """Runs function(*args, **kwargs) in a new process; returns its result or raises its exception.
 
     For code that may end the process: unknown model files, drivers, `lib` with wrong pointers.
-    Everything is pickled in both directions. So the function must be defined in a module (or in a
-    script that guards its start with ``if __name__ == "__main__"``), and must take and return
-    arrays and plain values, not tensors or other handles. A call also takes the time to start
-    Python and import what the function needs.
+    Everything is pickled in both directions. The function must be defined in a module, or in a
+    script that guards its start with ``if __name__ == "__main__"``. It takes and returns arrays and
+    plain values, not tensors or other handles. A call also takes the time to start Python and
+    import what the function needs.
 
     Raises `IsolatedDeath` if the process ended without a result (a signal, out of memory,
     `os._exit`), `IsolatedTimeout` if it was killed after `timeout` seconds, `ArgumentError` if

@@ -1,8 +1,8 @@
 """Explains the assertions in the constructors of the most used ops, with the operands given.
 
 Upstream's message is only a C condition. A rule names its ops, the condition, and a sentence: {a}
-is an operand with its ne, {a.type} its type, {dim} a number. An assertion without a rule (of
-another op or release) is shown unchanged. tests/graphs/test_op_rules.py breaks each rule once, and
+is an operand with its ne, {a.type} its type, {dim} a number. Assertions of other ops or releases
+have no rule, and are shown unchanged. tests/graphs/test_op_rules.py breaks each rule once. It also
 checks that every assertion in upstream's constructors of these ops has a rule.
 """
 
