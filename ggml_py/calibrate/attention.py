@@ -88,8 +88,8 @@ def _attention(
     suffix: str = "",
     least: int = LEAST,
 ) -> Sample | None:
-    # Models have some cells more than attention reads: caches of a power of two of cells would lie
-    # in the same places of the processor's caches, all of them.
+    # More cells than attention reads, as models have: K and V tensors of a power of two of cells
+    # would all lie in the same places of the processor's caches.
     ne = (d * heads, cells + _MORE)
     enough = bench.enough(1e8, cells * tokens * d * heads) + 1
     # Several, as in a model: one that was just read is read a third faster.

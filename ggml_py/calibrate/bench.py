@@ -35,7 +35,7 @@ GRAPH_SIZE = 1 << 15
 MOST_MATRICES = GRAPH_SIZE // 2 - 100  # each is read by one node
 Steps = Generator[None, None, None]  # measurements: the caller may end them between two
 LEAST, MOST = 5, 400  # repetitions of a measurement
-_LONG, _FEW = 0.05, 3  # seconds of a compute, from which on so many repetitions are enough
+_LONG, _FEW = 0.05, 3  # a compute of at least 0.05 seconds needs only 3 repetitions
 _ALONE, _ALONE_BOTH = 0.97, 0.88  # of its cores' time that computes must have had to count
 # Seconds in which that is counted. Linux counts the time of other threads only at its ticks, of up
 # to 10 ms each.
@@ -83,8 +83,9 @@ class Bench:
     def __init__(
         self, measured: Device, n_threads: int, pace: float = 1.0, beside: int | None = None
     ) -> None:
-        """`pace` is the part of the usual time that each measurement takes, and `beside` the
-        threads of the CPU backend beside another device: all of them, and one beside a server."""
+        """`pace` is the part of the usual time that each measurement takes. `beside` is the number
+        of threads of the CPU backend beside another device (default: `n_threads`; beside a server
+        one)."""
         work_as_upstream()
         self.device, self.n_threads, self.pace = measured, n_threads, pace
         self.cpu = device("CPU")
@@ -163,8 +164,8 @@ class Bench:
             return statistics.median(self.times(graph, {x: np.ones(32, np.float32)}, 0.02))
 
     def enough(self, work: float, for_node: float) -> int:
-        """How many nodes make a graph that is measured well, if it should have so much work and a
-        node has so much."""
+        """Number of nodes of a graph that is measured well: the graph's `work` divided by the work
+        of a node, times 100 on a quick device."""
         return max(int(work * (_MORE if self.is_quick else 1) // for_node), 1)
 
     def _speed(self) -> float:
@@ -240,7 +241,7 @@ class Bench:
         return alone if len(alone) >= min(least, n) else sorted([*alone, *disturbed])[:n]
 
     def _chunk(self, graph: Graph, n: int) -> _Chunk:
-        """So many computes, and the time that the process had its cores meanwhile."""
+        """Seconds of each of `n` computes, and the number of cores that the process had."""
         compute, clock = self.computing(graph), time.perf_counter
         found = []
         used, began = time.process_time(), clock()
@@ -317,8 +318,8 @@ class Bench:
     def keep(
         self, key: str, at: Iterable[float], seconds: list[float], n_bytes: int = 0, flops: int = 0
     ) -> Sample:
-        """Keeps a sample, with repetitions spread evenly if there are many. What was measured
-        before is measured again in other memory: then the sample has the repetitions of both."""
+        """Keeps a sample, with repetitions spread evenly if there are many. A second sample of the
+        same work, measured in other memory, adds its repetitions to the first."""
         step = max(len(seconds) / _KEPT, 1.0)
         kept = sorted(seconds) if step > 1 else seconds
         kept = [kept[int(i * step)] for i in range(min(len(kept), _KEPT))]

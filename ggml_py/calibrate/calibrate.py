@@ -41,9 +41,9 @@ _FIRST_OPS = (
     "set_rows f16", "get_rows f32", "get_rows q4_K", "soft_max with mask", "cont",
     "concat", "ssm_conv", "ssm_scan", "cpy f32", "argsort", "sum_rows", "div", "silu",
 )  # fmt: skip
-_BUSY = 0.15  # cores that others use, from which on it is said
-_DISTURBED = 0.25  # disturbed seconds for each that was not, from which on it is said
-_DRIFT = 0.05  # standard deviation of a device's pace, from which on it is said
+_BUSY = 0.15  # cores used by others: more make a doubt
+_DISTURBED = 0.25  # disturbed seconds per undisturbed second: more make a doubt
+_DRIFT = 0.05  # standard deviation of a device's pace: more makes a doubt
 _WIDE = 0.12  # spread of a sample from which on it counts as uncertain
 Progress = Callable[[str, float], object]
 

@@ -57,8 +57,8 @@ def memory() -> int:
 
 def shares_cache(measured: Device) -> bool:
     """Whether a device reads through the caches of this processor: the CPU, what computes in its
-    memory, and a server on this machine. Of a server that is a guess: its address is one of this
-    machine's, and it has as much memory (one that computes on a GPU has the GPU's)."""
+    memory, and a server on this machine. For a server the answer is a guess: it has one of this
+    machine's addresses, and as much memory (a server on a GPU has the GPU's)."""
     if not measured.registry.startswith("RPC"):
         return measured.buffer_type.is_host or measured.description.startswith(SIMULATED)
     same = measured.props.memory_total == device("CPU").props.memory_total

@@ -1,9 +1,9 @@
 """The same products, measured now and then while a device is measured.
 
-What shares the machine (other virtual machines, heat) makes it slower for seconds or minutes, which
-the repetitions of one sample do not show: its memory, its cores, or both. A host also moves virtual
-cores to others of its own: where two no longer share a cache, threads take longer to wait for each
-other at the end of every node.
+Other virtual machines and heat make the machine's memory or cores slower for seconds or minutes.
+The repetitions of one sample do not show this. A host also moves virtual cores to other cores.
+Where two then no longer share a cache, threads take longer to wait for each other at the end of
+every node.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ _WORK = 2e8  # multiplications of a graph at least
 
 
 class Drift:
-    """Looks at products with one column, which wait for memory, or for a cache of 128 MiB, at ones
-    of few matrices, whose threads wait for each other, and at one with many columns, which waits
-    for the cores."""
+    """Measures three products again and again. Two have one column: with many matrices it waits for
+    memory (or for a cache of 128 MiB), with few matrices its threads wait for each other. The third
+    has many columns and waits for the cores."""
 
     def __init__(self, bench: Bench, stack: ExitStack, cold: int) -> None:
         self._bench, self._next = bench, 0.0
@@ -74,7 +74,7 @@ class Drift:
 
 @contextmanager
 def drift_of(bench: Bench, cold: int) -> Iterator[Drift | None]:
-    """The looks at a device, kept as samples at the end; None of one that does not compute such
+    """The looks at a device, kept as samples at the end. None if the device does not compute such
     products or has no memory for them. `cold` bytes are more than its caches hold."""
     with ExitStack() as stack:
         drift = None

@@ -19,7 +19,7 @@ _COUNT = 40  # nodes in a graph of one row
 
 
 class OpInputs:
-    """What the rows of `OPS` take: a context for the graph, inputs, tensors that have memory."""
+    """Arguments of the rows of `OPS`: a context for the graph, inputs, tensors with memory."""
 
     def __init__(self, bench: Bench, context: Context, kept: Context, n: int, rows: int) -> None:
         self.bench, self.context, self.kept, self.n, self.rows = bench, context, kept, n, rows

@@ -33,7 +33,7 @@ class Filled:
 
     @contextmanager
     def matrices(self, type_: str, ne: tuple[int, ...], total: int) -> Iterator[list[Tensor]]:
-        """So many matrices of that shape that they have about `total` bytes together."""
+        """Matrices of that shape, with about `total` bytes together."""
         with Context(64 << 20) as context:
             first = context.new_tensor(type_, *ne)
             size = max(self._buffer.alloc_size(first), first.nbytes)
@@ -82,8 +82,8 @@ def size_of(type_: str, ne: tuple[int, ...]) -> int:
 
 
 def _read_again(file: IO[bytes]) -> None:
-    """Makes the file's pages those of a file that was read, which lie together: those of one that
-    was just written are up to a fifth slower."""
+    """Drops the file's pages and reads the file. Its pages then lie together: right after writing
+    they do not, and are up to a fifth slower."""
     file.flush()
     os.fsync(file.fileno())
     if hasattr(os, "posix_fadvise"):

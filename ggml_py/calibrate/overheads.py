@@ -45,8 +45,8 @@ def measure_compute(bench: Bench) -> Steps:
 
 
 def measure_cold_node(bench: Bench, cold: int) -> Steps:
-    """What small nodes take more between large products, which have filled the caches: a graph of
-    products, the same with small nodes between them, and the small nodes alone, in turns."""
+    """Extra seconds of a small node between large products, which fill the caches. Three graphs are
+    measured in turns: products, products with small nodes between them, and small nodes alone."""
     where = REPACKED if REPACKED in places_of(bench.device, "q4_0") else (
         MAPPED if bench.is_cpu else OWN)  # fmt: skip
     with matrices(bench, "q4_0", (768, 768), cold, where) as weights:
@@ -88,9 +88,10 @@ def _chain(bench: Bench, weights: list[Tensor] | list[None], small: int) -> floa
 
 
 def measure_split(bench: Bench, others: Sequence[Device], cold: int = 64 << 20) -> Steps:
-    """Splits and copies of a device beside the CPU. A chain of products on the device, one of small
-    nodes on the CPU, and one that takes turns: what the last one takes more are splits, and copies,
-    which are measured alone. `cold` bytes of a mapped file are more than the caches hold."""
+    """Splits and copies of a device beside the CPU. Three chains are measured: products on the
+    device, small nodes on the CPU, and both in turns. The extra time of the third is of splits and
+    copies; copies are also measured alone. `cold` bytes of a mapped file are more than the caches
+    hold."""
     bench.keep(SYNCHRONIZE, (), _times(bench, bench.backend.synchronize, bench.is_remote))
     for other in others:
         _copies(bench, other)
@@ -198,9 +199,9 @@ def _copy_times(
     served: bool = False,
     burst: int = 1,
 ) -> list[float]:
-    """The times of a copy, of the next source each, from the times of so many in a row. What
-    waiting takes where nothing is to be waited for (of a remote device reading from it) is not part
-    of them."""
+    """Seconds of one copy, from runs of `burst` copies in a row. With an iterator each copy has
+    another source. The time of a wait with nothing to wait for (of a remote device: a read) is
+    subtracted."""
 
     def wait() -> None:
         bench.backend.synchronize()

@@ -14,8 +14,8 @@ from ..tensors.tensor import Tensor
 from .bench import GRAPH_SIZE, Bench, Steps
 from .weights import MAPPED, OWN, matrices, places_of
 
-# (k, m) of matrices. Those for one column (`SHAPES`) are small ones of attention, usual ones, and
-# one beyond most caches; one of their sizes is measured with shorter rows, too.
+# (k, m) of matrices. Products with one column are measured with `SHAPES`: small matrices as in
+# attention, usual ones, and one beyond most caches. One size is also measured with shorter rows.
 FEW_ROWS, SHORT_ROWS = (2048, 1024), (512, 4096)
 WIDE_SIZES = ((768, 768), (2048, 2048))
 LARGE_SHAPES = ((2048, 8192), (2048, 28672))  # of devices that are quick with them
@@ -58,8 +58,8 @@ def measure_type(bench: Bench, type_: str, cold: int, cache: int) -> Steps:
 
 
 def measure_again(bench: Bench, type_: str, cold: int, cache: int) -> Steps:
-    """The products with one column of a type that was measured a while ago, in other memory: where
-    that lies and what others do on the machine make them faster or slower for a time."""
+    """Products with one column again, in other memory, of a type measured a while ago. The place of
+    the memory and other programs make them faster or slower for a time."""
     where = places_of(bench.device, type_)[-1]
     for k, m in _shapes(bench, True):
         with matrices(bench, type_, (k, m), cold, where) as weights:

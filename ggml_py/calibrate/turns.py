@@ -34,8 +34,9 @@ _COPIED = 1 << 14  # bytes of short copies, at most
 
 
 def measure_turns(bench: Bench) -> Steps:
-    """Graphs of products in turns of the CPU and of the server, and those of each side alone. What
-    the first one takes more, and copies do not take, is kept by the time of the server's turn."""
+    """Measures graphs of products in turns of the CPU and of the server, and the products of each
+    side alone. The extra time of turns, without copies, is kept by the time of the server's turn.
+    """
     to, back = _short_copy(bench, COPY_FROM), _short_copy(bench, COPY_TO)
     if to is None or back is None:
         return  # why, was said where they were measured
@@ -74,8 +75,8 @@ def _short_copy(bench: Bench, way: str) -> float | None:
 def _times(
     bench: Bench, sides: Sequence[Sequence[Tensor]], n: int, turns: int, seconds: float
 ) -> list[float]:
-    """The seconds of each compute of a graph with so many turns, in each of which each side has `n`
-    products of its matrices."""
+    """Seconds of each compute of a graph with this number of turns. In a turn each side computes
+    `n` products of its matrices."""
     with Context(8 << 20) as context:
         y = x = context.new_tensor("f32", _SHAPE[0], 1)
         graph = context.new_graph(4 * n * turns)

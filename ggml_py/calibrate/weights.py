@@ -45,7 +45,7 @@ def _repacks(measured: Device, type_: str) -> bool:
 def matrices(
     bench: Bench, type_: str, ne: tuple[int, ...], total: int, where: str
 ) -> Iterator[list[Tensor]]:
-    """So many matrices of that shape that they have about `total` bytes together."""
+    """Matrices of that shape, with about `total` bytes together."""
     total = min(total, MOST_MATRICES * size_of(type_, ne))
     if where != REPACKED:
         filled = bench.filled(type_, max(total, size_of(type_, ne)), where == MAPPED)
