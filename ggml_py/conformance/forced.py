@@ -1,11 +1,11 @@
-"""Runs a model node by node. The first side keeps every result in a folder. The second side is
-compared with these, and goes on with them: so each of its ops has the first side's inputs, and an
-error says something about that op alone.
+"""Runs a model node by node. The first side keeps every result in a folder. The second side
+compares its results with the kept ones and continues with the kept ones. Each of its ops thus has
+the first side's inputs, and an error concerns that op alone.
 
 Both sides run in processes of their own, which may have other releases of ggml loaded. Nodes are
 matched by name (or sources, see `_key`), op, type and shape. A node that the other side does not
-compute, as with another release's graph, is not compared, and computes with what its side has. The
-inputs of graphs are set by the same code on both sides.
+compute, as with another release's graph, is not compared, and computes with its own side's inputs.
+The inputs of graphs are set by the same code on both sides.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class _Look(ABC):
 
     @abstractmethod
     def done(self, node: Tensor, about: dict[str, Any]) -> dict[str, Any]:
-        """What the side adds to the line of a computed node."""
+        """The fields that this side adds to the line of a computed node."""
 
 
 class _Keep(_Look):
@@ -164,8 +164,8 @@ def _about(node: Tensor) -> dict[str, Any]:
 
 
 def _key(row: dict[str, Any]) -> str:
-    """What nodes are matched by. ggml numbers nodes without a name, and other releases number them
-    otherwise: such a node is told by the names of its sources."""
+    """The key by which nodes are matched. ggml numbers nodes without a name, and releases number
+    them differently: the key of such a node has the names of its sources."""
     name = _MADE_UP.sub("#", row["name"])
     sources = row["sources"] if name != row["name"] else []
     return json.dumps([name, *(row[k] for k in ("desc", "type", "ne", "nb")), sources])

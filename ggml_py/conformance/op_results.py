@@ -130,7 +130,7 @@ class OpResults:
         return "\n".join([*lines, *self.notes])
 
     def to_dict(self) -> dict[str, Any]:
-        """As data that `json` can write. Of cases that are right only the number is in it."""
+        """As data that `json` can write. Cases that are right are only counted."""
         return {
             "device": self.device, "release": self.release, "source": self.source,
             "right": None if self.support_only else bool(self), "headline": self.headline(),

@@ -30,15 +30,15 @@ def check_ops(
     support_only: bool = False,
     progress: Progress | None = None,
 ) -> OpResults:
-    """Each case of upstream's for a device of this machine: whether it supports the case, and
-    whether its result is within upstream's limit of the normalised mean squared error from that of
-    the CPU's reference kernels.
+    """Runs upstream's cases on a device of this machine: whether the device supports each, and
+    whether its result agrees with the CPU's reference kernels. The limit of the normalised mean
+    squared error is upstream's.
 
-    With `plans` the cases are the different ops that these compute, with random data; `source` says
-    where they are from. `ops` chooses by name. With `support_only` nothing is computed. A case that
-    ends the program counts as an end in its op, and the other ops are tested without it.
+    With `plans` the cases are the different ops of these plans, with random data; `source` says
+    where the plans are from. `ops` chooses by name. With `support_only` nothing is computed. A case
+    that ends the program counts as an end in its op, and the other ops are tested without it.
 
-    Raises ValueError for a device or an op that there is not, for plans that a release cannot take,
+    Raises ValueError for an unknown device or op and for plans that a release cannot take,
     RuntimeError if the program does not run.
     """
     names = program.devices()

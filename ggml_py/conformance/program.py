@@ -27,7 +27,7 @@ class OpProgram(NamedTuple):
 
     @property
     def environment(self) -> dict[str, str]:
-        """In which it is run."""
+        """The environment variables of the program, with the folders of its libraries."""
         old = os.environ.get("LD_LIBRARY_PATH")
         folders = [*map(str, self.libraries), *([old] if old else [])]
         return {**os.environ, "LD_LIBRARY_PATH": os.pathsep.join(folders)}
