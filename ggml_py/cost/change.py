@@ -58,9 +58,9 @@ def predict_with(
     machine: Machine,
     note: Callable[[Cost], object] = lambda _cost: None,
 ) -> Callable[[Planned, Mapping[str, Any]], tuple[float, float, float] | None]:
-    """For `sweep(predict=...)`: the seconds of a plan, low and high, with as many tokens before the
-    graph as its shape says (n_past); None if nothing was measured of some nodes or copies. `note`
-    is given each prediction, which says what it rests on."""
+    """A function for `sweep(predict=...)`: it returns the seconds of a plan, and their low and high
+    end. The shape's n_past tokens are before the graph. None if nothing was measured of some nodes
+    or copies. `note` is called with each prediction: it has its samples and its doubts."""
 
     def predict(plan: Planned, shape: Mapping[str, Any]) -> tuple[float, float, float] | None:
         cost = cost_of(plan, machine, shape.get("n_past"))

@@ -19,8 +19,8 @@ from .work import LEAST_KEPT
 def coldnesses(
     plan: Planned, estimators: Sequence[Estimator | SheetEstimator | None]
 ) -> list[float]:
-    """For each backend the part of what it reads that no cache still has, from 0 to 1. Those that
-    share the CPU's cache count what they read together."""
+    """Part of each backend's reads that no cache still has, from 0 to 1. Backends that share the
+    CPU's cache add up their reads."""
     read = _read(plan)
     shared = [e is not None and e.device.shares_cache for e in estimators]
     together: dict[int, int] = {}
@@ -34,8 +34,7 @@ def coldnesses(
 
 
 def _read(plan: Planned) -> list[dict[int, int]]:
-    """For each backend the bytes that its nodes read of what is there before the graph, by
-    tensor."""
+    """Bytes that each backend's nodes read of tensors with memory before the graph, by tensor."""
     read = [dict[int, int]() for _ in plan.backends]
     tensors, placed = plan.capture.tensors, plan.outcome.placements
     for t in tensors:

@@ -27,18 +27,18 @@ from .work import ATTENTION, NodeWork, fused_heads, work_of
 
 SURE = 0.9  # the part of cases in which the measured time is in the interval
 _DEVIATIONS = 1.645  # of a normal distribution, for that part
-# What two runs of a program differ by although nothing was changed (the memory that a process gets
-# makes its products faster or slower for its whole life), and what the samples do not have. With
-# it nine of ten of the measurements that may be looked at are in the interval (docs/COST.md). What
-# the device's speed changed by while it was measured is added.
+# Relative difference of two runs of a program although nothing was changed (the memory that a
+# process gets makes its products faster or slower for its whole life). The samples do not show it.
+# With it nine of ten of the measurements that may be looked at are in the interval (docs/COST.md).
+# The change of the device's speed while it was measured is added.
 BETWEEN_RUNS = 0.06
 # By the end of a buffer type's name.
 _MEMORY = (("_Host", PINNED), ("_Mapped", MAPPED))
 # Times on GPUs were compared on one machine only: generation had about this error, and prompts took
 # up to 2.4 times as long as predicted, for a reason that is not known (docs/COST.md).
 ON_GPU, MORE_ON_GPU = 0.12, 1.0
-# A node that was not measured takes between nothing and so often what it would take at a rate that
-# nine of ten of the device's samples exceed.
+# Most time of a node that was not measured, as a multiple of its time at a slow rate: nine of ten
+# of the device's samples exceed that rate. The least is nothing.
 _UNKNOWN = 3.0
 _SLOWEST, _LATEST = 1e8, 1e-3  # bytes a second and seconds, at most, of a copy of that kind
 Interval = tuple[float, float]
@@ -111,7 +111,7 @@ class Cost:
     # Seconds that the total may be wrong by (one standard deviation), by device and kind of work:
     # the same error in every plan that has such work.
     errors: Mapping[tuple[str, str], float]
-    # That the nodes of which nothing was measured may take at most, and a GPU more than predicted.
+    # Most seconds of nodes without measurements, and of a GPU beyond its prediction.
     unknown_seconds: float
     # Seconds between the ends of two such graphs, one directly after the other. Fewer than
     # `seconds` with several copies of the inputs (parallel, n_copies): the devices then compute
@@ -403,8 +403,8 @@ class _Adder:
         )  # fmt: skip
 
     def _memory(self, given: SplitInput, a: int, b: int) -> str:
-        """What memory the host's side of a copy from backend a to b is: a tensor's own, or that
-        of a backend which a program gave another."""
+        """The kind of the host's memory in a copy from backend a to b: of the tensor's own buffer
+        type, or of the type that the program gave a backend. "" if it is the usual kind."""
         capture = self.plan.capture
         own = capture.buft_of(given.tensor.record)
         bufts = (own if own >= 0 else self.plan.backends[a].buft, self.plan.backends[b].buft)

@@ -1,7 +1,7 @@
-"""Devices that nobody measured: what their makers' data sheets say.
+"""Devices that nobody measured: figures of their makers' data sheets.
 
-A data sheet is an upper bound that programs do not reach, so what is predicted from it is of lower
-trust: the interval goes from nearly the sheet's figures to less than half of them.
+A data sheet is an upper bound that programs do not reach. Predictions from it are of lower trust:
+the interval goes from nearly the sheet's figures to less than half of them.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ _SIZE = re.compile(r"[-\s]*(pcie|sxm\d*|hbm\d*e?|nvl|\d+ ?gb)\b")
 
 
 def card_of(description: str) -> str | None:
-    """The card that a driver describes so ("NVIDIA GeForce RTX 4090"), as a key of `DATASHEETS`;
-    None for any other, also for a laptop's or a "Ti" that has no data sheet here."""
+    """The card, as a key of `DATASHEETS`, by a driver's description ("NVIDIA GeForce RTX 4090").
+    None for any other card, like a laptop's or a "Ti" without a data sheet here."""
     name = _SIZE.sub(" ", _VENDOR.sub(" ", description.lower()))
     key = re.sub(r"[\s-]+", "", name)
     return next((card for card in DATASHEETS if card.replace("-", "") == key), None)

@@ -18,7 +18,7 @@ BYTES, FLOPS, OVERHEAD, LATENCY = "bytes", "flops", "overhead", "latency"
 HOT = " hot"  # behind the key of samples whose matrices were in the caches
 _GROWTH = 0.5  # of time with heads, as a power: below it they are computed at once
 _COLUMNS = 64  # of queries that a kernel computes with what it reads once
-# What is read instead of a kind that was not measured, with the relative error that this adds.
+# Substitutes for kinds that were not measured, with the relative error that the substitute adds.
 _NEAREST: tuple[tuple[str, str, float], ...] = (
     (r"^(MUL_MAT(?:_ID)? \S+) CPU_Mapped$", r"\1", 0.15),
     (r"^(MUL_MAT(?:_ID)? \S+) (?!tall|wide)\S+_Host$", r"\1", 0.15),
@@ -67,8 +67,8 @@ class Estimator:
         return curve.read(()) if curve is not None else Read(0.0, 0.0, ())
 
     def split(self, work: float) -> Read:
-        """What a split takes besides so many seconds of work: starting it, and waits. One that is
-        shorter or longer than those that were measured takes what the nearest of them took."""
+        """Seconds of a split besides its `work` (seconds): starting it, and waits. Beyond the
+        measured splits it is the time of the shortest or longest measured one."""
         curve = self._curves.get(SPLIT)
         if curve is None:
             return Read(0.0, 0.0, ())
@@ -79,13 +79,14 @@ class Estimator:
         return key in self._curves
 
     def read(self, key: str, at: tuple[float, ...] = ()) -> Read | None:
-        """What the samples of a kind say; None without any."""
+        """Seconds, error and samples of a kind of work at these coordinates; None without samples.
+        """
         curve = self._curves.get(key)
         return None if curve is None else curve.read(at)
 
     def coldness(self, nbytes: int) -> float:
-        """The part of what a graph reads that the caches no longer have when it is computed again,
-        from 0 to 1, by the bytes of all that it reads."""
+        """Part of a graph's reads that the caches no longer have when it is computed again, from 0
+        to 1. `nbytes` is the size of all its reads."""
         curve = self._curves.get(WORKING_SET)
         if curve is None:
             return 1.0
@@ -125,9 +126,9 @@ class Estimator:
         return Estimate(seconds, error + extra + noise, self._bound(work, seconds), samples)
 
     def _saved(self, key: str, at: tuple[float, ...]) -> tuple[float, tuple[int, ...]]:
-        """The seconds that matrices in a cache save. They are read once for all columns, so this is
-        the same for any number of them as for one. Attention of many tokens computes so much with
-        what it reads that it saves nothing."""
+        """Seconds that matrices in a cache save. They are read once for all columns, so the saving
+        does not depend on the number of columns. Attention of many tokens saves nothing: its time
+        is computing."""
         attends = key.startswith(ATTENTION)
         if key + HOT not in self._curves or (attends and at[0] > 1):
             return 0.0, ()
@@ -136,9 +137,9 @@ class Estimator:
         return max(cold.seconds - hot.seconds, 0.0), hot.samples
 
     def _more_rows(self, key: str, work: NodeWork) -> Read:
-        """The seconds that a matrix takes more because its rows are shorter than those of the
-        samples, so that it has more of them; less than none if they are longer. The error is in
-        seconds. Several columns are computed in other pieces: of them nothing is known."""
+        """Extra seconds of a matrix with more and shorter rows than the samples; negative if it has
+        fewer and longer rows. The error is in seconds. 0 with several columns: they are computed in
+        other pieces, and nothing is known about those."""
         if key not in self._many_rows or work.at[0] != 1:
             return Read(0.0, 0.0, ())
         one, more = self._many_rows[key], work.rows - _usual_rows(work.at[1])
@@ -178,8 +179,7 @@ class Estimator:
 
 
 def _cold_byte(group: Sequence[tuple[tuple[float, ...], int, Sample]]) -> float:
-    """The seconds that a byte takes more which no cache has: of products whose matrices all have
-    room in the caches and of those that have none."""
+    """Extra seconds per byte when a matrix is read from memory instead of from cache."""
     samples = [sample for _at, _index, sample in sorted(group) if sample.bytes]
     if len(samples) < 2:
         return 0.0
@@ -199,7 +199,7 @@ def _of_a_row(group: Sequence[tuple[tuple[float, ...], int, Sample]]) -> Read | 
 
 
 def _usual_rows(elements: float) -> float:
-    """The rows of a matrix with so many elements, of those that samples are of."""
+    """Number of rows of the measured matrix with this many elements."""
     known = [(log2(k * m), k) for k, m in SHAPES]
     x = min(max(log2(max(elements, 1.0)), known[0][0]), known[-1][0])
     for (low, k), (high, next_k) in pairwise(known):

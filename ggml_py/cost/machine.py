@@ -80,9 +80,9 @@ class Machine:
         return self.described.n_threads
 
     def with_cards(self, cards: Mapping[str, str]) -> Machine:
-        """The machine with named cards ("rtx4090") in the place of devices that were not measured,
-        or only simulated, by the devices' names: their times are then those of data sheets
-        (`DATASHEETS`), with wide intervals. Raises ValueError for a card without a data sheet."""
+        """The machine with named cards ("rtx4090"), by the names of devices that were simulated or
+        not measured. Their times come from data sheets (`DATASHEETS`), with wide intervals. Raises
+        ValueError for a card without a data sheet."""
         from .datasheets import DATASHEETS
 
         if unknown := sorted({card for card in cards.values() if card not in DATASHEETS}):
@@ -111,8 +111,8 @@ class Machine:
         return next((d for d in self.devices if d.name == name), None)
 
     def doubts_about(self, devices: Iterable[str]) -> tuple[str, ...]:
-        """The doubts without those of other devices than these, each of which begins with its
-        device's name. A server is known by its address, which its backend's name has
+        """The doubts about these devices and about the whole machine. A doubt about a device begins
+        with the device's name. A server is known by its address in the backend's name
         ("RPC0[HOST:PORT]"): each process numbers servers anew."""
         names = {*devices}
         others = {
@@ -130,9 +130,9 @@ class Machine:
         n_threads: int | None = None,
         cards: Mapping[str, str] | None = None,
     ) -> tuple[str, ...]:
-        """Sentences that say in what this file differs from what it is used for: another release
-        or build of ggml, another processor, another number of threads, another card (`cards`: the
-        descriptions of GPUs by their names). What is None is not compared."""
+        """Sentences about differences between the measurement and its use: another release or
+        build of ggml, processor, number of threads or card (`cards`: the descriptions of GPUs by
+        their names). Arguments that are None are not compared."""
         was, found = self.described, list[str]()
         if not self.is_measured:
             return ()

@@ -43,7 +43,8 @@ class BenchRow:
 
     @property
     def tokens_per_second(self) -> float:
-        """As llama-bench counts them; at most, if something was not measured (`n_unknown`)."""
+        """Tokens per second, counted as in llama-bench. An upper bound if anything was not measured
+        (`n_unknown`)."""
         return (self.n_prompt + self.n_gen) / self.seconds if self.seconds else 0.0
 
     @property
@@ -75,12 +76,12 @@ class BenchRow:
 
     @property
     def assumed(self) -> tuple[str, ...]:
-        """What the prediction takes for granted, in sentences."""
+        """Assumptions of the prediction, in sentences."""
         return tuple(dict.fromkeys(s for _n, _past, cost in self.graphs for s in cost.assumed))
 
     @property
     def bound(self) -> str:
-        """What most of the time is bound by; "unknown" if what was not measured may take more."""
+        """The bound of most of the time; "unknown" if unmeasured work may take more."""
         cost = self.graphs[-1][2]
         return "unknown" if self.n_unknown and cost.unknown_seconds > cost.seconds else cost.bound
 
@@ -151,7 +152,8 @@ def _row(parts: Sequence[_Part], n_prompt: int, n_gen: int, n_depth: int) -> Ben
 def added(
     several: Iterable[tuple[Mapping[tuple[str, str], float], float]],
 ) -> dict[tuple[str, str], float]:
-    """Errors of several costs, each so many times: those of one kind of work add up."""
+    """Errors of several costs, each with the number of its repetitions. Errors of one kind of work
+    add up."""
     found: dict[tuple[str, str], float] = {}
     for errors, times in several:
         for key, error in errors.items():

@@ -1,8 +1,7 @@
-"""What was measured on a machine: seconds of one node, for a kind of work at some sizes.
+"""Measurements of a machine: seconds of one node, for a kind of work at some sizes.
 
 A sample's `key` names the kind of work as `work.work_of` names that of a node, and `at` has the
-coordinates of that kind. So a prediction looks up what was measured by exactly what it has to
-predict.
+coordinates of that kind. A prediction looks up samples with the same key and coordinates.
 """
 
 from __future__ import annotations
@@ -10,22 +9,22 @@ from __future__ import annotations
 import statistics
 from typing import Any, NamedTuple
 
-# Kinds of work that no node has: what computing itself takes.
-SPLIT = "split"  # what a backend takes for a split besides its nodes
-SYNCHRONIZE = "synchronize"  # what waiting takes where nothing is to be waited for
-COLD_NODE = "cold node"  # what a small node takes more, after others have filled the caches
-# The same products, every few seconds while others were measured: with one column, which wait for
-# memory, with one column of matrices that a cache has, whose threads wait for each other, and with
-# many, which the cores compute.
+# Kinds of work that no node has: costs of computing itself.
+SPLIT = "split"  # a backend's time for a split besides its nodes
+SYNCHRONIZE = "synchronize"  # a wait with nothing to wait for
+COLD_NODE = "cold node"  # extra time of a small node after others have filled the caches
+# The same three products, every few seconds between other measurements. With one column a product
+# waits for memory. With one column and matrices in a cache its threads wait for each other. With
+# many columns it waits for the cores.
 DRIFT, HOT_DRIFT, WIDE_DRIFT = "drift", "drift in the cache", "drift of many columns"
 DRIFTS = (DRIFT, HOT_DRIFT, WIDE_DRIFT)
 WORKING_SET = "working set"  # one matrix of many, by the bytes of all of them
-COPY_FROM, COPY_TO = "copy from ", "copy to "  # + the other device: a tensor of so many bytes
-# + behind it: what memory the host's side is, if it is not the backend's usual one.
-PINNED = " pinned"  # that the device has locked
+COPY_FROM, COPY_TO = "copy from ", "copy to "  # + the other device; at: bytes of the tensor
+# + behind it: the kind of the host's memory, if it is not the backend's usual one.
+PINNED = " pinned"  # locked by the device
 MAPPED = " mapped"  # of a mapped file, which is in no cache of the processor
-# (k, m) of the matrices that products with one column are measured with, and what is behind the
-# kind of a product with few and with many rows of the same elements, at (rows, elements).
+# SHAPES: (k, m) of the matrices of measured products with one column. MANY_ROWS: end of the key of
+# a product with few or with many rows of the same number of elements, at (rows, elements).
 SHAPES = ((512, 128), (768, 768), (2048, 1024), (2048, 6144))
 MANY_ROWS = " many rows"
 

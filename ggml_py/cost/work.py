@@ -47,8 +47,8 @@ class NodeWork(NamedTuple):
     flops: int  # estimated
     first_reads: float = 1.0  # the part of `times` that reads what no other part has read before
     rows: int = 0  # of a product's matrix
-    # Bytes that a node of any other kind has in weights and caches, which are there before the
-    # graph and which other nodes may have driven out of the processor's caches.
+    # Bytes in weights and caches of a node that is neither a product nor attention. They were in
+    # memory before the graph, and other nodes may have driven them out of the processor's caches.
     kept: int = 0
 
     @property
@@ -88,7 +88,7 @@ def work_of(
     elif t.op == EXPERTS and n > 2:
         key, at, count = _experts(plan, t, sources, backend)
     elif t.op == ATTENTION and n > 2:
-        # Of keys that a node has just made (an encoder's, or without a cache) all are there.
+        # All keys count if a node has just made them (an encoder's, or without a cache).
         past = n_past if _is_kept(plan, sources[1]) else None
         key, at, count = _attention(t, sources, past, n_threads)
         first = sources[1].ne[2] * sources[1].ne[3] / count
