@@ -79,8 +79,7 @@ class Estimator:
         return key in self._curves
 
     def read(self, key: str, at: tuple[float, ...] = ()) -> Read | None:
-        """Seconds, error and samples of a kind of work at these coordinates; None without samples.
-        """
+        """Seconds, error and samples of a kind of work at `at`; None without samples."""
         curve = self._curves.get(key)
         return None if curve is None else curve.read(at)
 
