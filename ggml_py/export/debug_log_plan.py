@@ -358,7 +358,7 @@ def _record(id: int, kind: str, name: str, op: str, nbytes: int) -> TensorRecord
 
 
 def unknown(plan: Planned) -> tuple[str, ...]:
-    """What is not known about a plan, in sentences; nothing for a plan from the scheduler."""
+    """Facts about a plan that its log does not print, in sentences; () unless it is from a log."""
     if plan.capture.source != SOURCE:
         return ()
     views = sum(n.op == "VIEW" and not n.name for n in plan.nodes)

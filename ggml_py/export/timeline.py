@@ -43,9 +43,9 @@ class Track(NamedTuple):
 class Slice(NamedTuple):
     """Something that took time. Slices of one track follow each other or are nested.
 
-    `known` is "measured" in most cases. Nodes that were given to an asynchronous backend may have
-    "at most" (they took no longer than their name says) or "not known" (nobody waited for them).
-    Copies that were only handed over have "not known" too.
+    `known` is "measured" in most cases. Nodes of an asynchronous backend may have "at most": their
+    name gives an upper bound of their time. They have "not known" if nobody waited for them. Copies
+    that were only handed over have "not known", too.
     """
 
     track: Track

@@ -1,7 +1,7 @@
 """Checks that the content of a plan file can be a plan, before anything uses it.
 
-A file may come from anywhere. What passes here is a graph without cycles in which every number
-refers to something that exists, so no question that a plan can be asked goes astray.
+A file may come from anywhere. A plan that passes is a graph without cycles, and every number in it
+refers to an existing element. Questions about the plan then cannot go astray.
 """
 
 from __future__ import annotations
