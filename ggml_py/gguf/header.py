@@ -36,12 +36,12 @@ class HeaderCheck:
     WINDOW = 1 << 20
     MAX_KEY = 65535  # the format's own limit, which upstream does not enforce
     MAX_NAME = 63  # GGML_MAX_NAME with its NUL
-    # Upstream's limit is 2^30 elements if the rest of the file is large enough, which is nearly
-    # always so in a file of some GB. It then reads them one by one, through a callback and fread
-    # (gguf_reader::read), for minutes. It creates all strings (32 bytes each) before it reads the
-    # first, and copies them (gguf_read_emplace_helper): eight times the bytes that a false count
-    # claims. A tensor costs 344 bytes (more while the vector grows) and 368 in the context, for 24
-    # in the file.
+    # Upstream's limit is 2^30 elements if the rest of the file is large enough. A file of some
+    # gigabytes nearly always has such a rest. Upstream then reads the elements one by one, through
+    # a callback and fread, for minutes (gguf_reader::read). It creates all strings (32 bytes each)
+    # before it reads the first, and copies them (gguf_read_emplace_helper): eight times the bytes
+    # that a false count claims. A tensor costs 344 bytes (more while the vector grows) and 368 in
+    # the context, for 24 in the file.
     MAX_ITEMS, MAX_STRINGS = 1 << 22, 1 << 20
     MAX_TENSORS, MAX_KV = 1 << 17, 1 << 16
     MAX_STRING = 1 << 28

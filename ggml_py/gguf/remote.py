@@ -36,13 +36,13 @@ def is_address(path: object) -> bool:
 
 @contextmanager
 def header_of(address: str, progress: Progress | None = None) -> Iterator[Path]:
-    """A file with the header of the model at `address`, and of its other parts if it is the first
-    part of a split model; it is there as long as the block runs.
+    """A file with the header of the model at `address`. For the first part of a split model the
+    headers of the other parts lie beside it. The files exist until the block ends.
 
-    `progress(n, total)` is told how many bytes have come, of how many the file has. A connection
-    that is lost is taken up again, where it broke off. Raises `GgufError` if the server does not
-    send ranges of bytes (with the number of bytes that the whole file has), if the address does
-    not exist or its certificate is not valid, and for a file that is not GGUF.
+    `progress(n, total)` gets the number of received bytes and the size of the file. A lost
+    connection is resumed where it broke off. Raises `GgufError` if the server does not send ranges
+    of bytes together with the size of the whole file, and if the address does not exist or its
+    certificate is not valid. A file that is not GGUF raises it, too.
     """
     with tempfile.TemporaryDirectory(prefix="ggml_py-") as folder:
         first = Path(folder) / _name_of(address)

@@ -1,8 +1,7 @@
 """A model's header without its weights, as a file that can be loaded for plans.
 
-libllama refuses a file that is shorter than its tensors, and so do we. So a file that ends early is
-copied, up to the end of its header, into a sparse file of full length: it takes no room on the
-disk.
+libllama refuses a file that is shorter than its tensors, and so do we. The header of a file that
+ends early is therefore copied into a sparse file of full length, which takes no room on the disk.
 """
 
 from __future__ import annotations

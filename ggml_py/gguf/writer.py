@@ -24,9 +24,9 @@ from .reader import SCALARS
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-# One tensor for `write_gguf`: name, data, type, ne. The data is an array (converted to the type),
-# raw bytes of the type (bytes or uint8), an iterator of such pieces, each of whole rows, or a
-# function that returns one of these when it is the tensor's turn.
+# One tensor for `write_gguf`: name, data, type, ne. A piece of data is an array (converted to the
+# type) or raw bytes of the type (bytes or uint8), in whole rows. The data is a piece, an iterator
+# of pieces, or a function that returns a piece or an iterator when it is the tensor's turn.
 Piece: TypeAlias = "npt.ArrayLike | bytes"
 TensorData: TypeAlias = "Piece | Iterator[Piece] | Callable[[], Piece | Iterator[Piece]]"
 TensorEntry: TypeAlias = "tuple[str, TensorData, TypeLike, Sequence[int]]"
@@ -42,10 +42,11 @@ def write_gguf(
     """Writes a GGUF file, tensor by tensor. The file appears under its name only when it is
     complete. It replaces a file of that name; processes that have the old file open keep it.
 
-    Metadata: bool, int (the first of u32, i32, i64, u64 that fits), float (f32 if it fits, else
-    f64), str, numpy scalars (their own type), lists and numpy arrays of one of these types (ints:
-    i32 if all fit). "general.alignment", a power of two from 8 on, aligns the tensors. Strings must
-    not contain NUL, because readers stop there; arrays must be flat.
+    Metadata: bool, int, float, str, numpy scalars, and lists and numpy arrays of one of these
+    types. An int becomes the first of u32, i32, i64, u64 that fits; in a list ints become i32 if
+    all fit. A float becomes f32 if it fits, else f64. Numpy scalars keep their type.
+    "general.alignment", a power of two from 8 on, aligns the tensors. Strings must not contain NUL,
+    because readers stop there. Arrays must be flat.
 
     Tensors: (name, data, type, ne), with data as an array, bytes, an iterator of pieces, or a
     function that returns one of these. Only one piece at a time is in memory.
