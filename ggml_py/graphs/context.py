@@ -143,8 +143,8 @@ class Context(AnyContext, CustomOps):
         `type` converts or quantises; `imatrix` is as in `quantize`. Integers keep their type. So
         does float64 (the default of numpy and of lists), with a warning: ggml copies f64 but does
         not compute with it. Pass `type="f32"` for ops, or `type="f64"` to keep f64 without the
-        warning. Raises `ArgumentError` for data other than numbers, numbers that the type cannot
-        hold, and an imatrix that is missing or wrong.
+        warning. Raises `ArgumentError` for data other than numbers, for numbers beyond the type's
+        range, and for a missing or wrong imatrix.
         """
         values = numbers(array)
         shape = values.shape or (1,)
@@ -166,10 +166,10 @@ class Context(AnyContext, CustomOps):
 
         Nothing is copied: writes on one side are visible on the other. The tensor has its memory at
         once, and keeps the producer's memory alive. Strides are kept, so ne and nb may be those of
-        a permuted tensor. Raises TypeError for objects without `__dlpack__`, `ArgumentError` for
-        memory that the CPU cannot read or may not write, element types that ggml lacks, and
-        impossible layouts: more than four dimensions, no elements, strides that are negative or
-        overlap. C: ggml_backend_cpu_buffer_from_ptr
+        a permuted tensor. Raises TypeError for objects without `__dlpack__`. Raises `ArgumentError`
+        for memory that the CPU cannot read or may not write, and for element types that ggml lacks.
+        Impossible layouts raise it, too: more than four dimensions, no elements, strides that are
+        negative or overlap. C: ggml_backend_cpu_buffer_from_ptr
         """
         from ..tensors import dlpack
 

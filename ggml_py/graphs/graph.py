@@ -112,10 +112,9 @@ class Graph(AnyGraph):
         `reset`, compute, then read `grad`; mark gradients with `set_output` where a scheduler
         could reuse their memory.
 
-        Raises `ArgumentError` for a graph made without grads=True, one without parameters or
-        losses, or one that already has gradients; `AbortError` for ops that ggml cannot
-        differentiate: the graph is then half built and can only be closed.
-        C: ggml_build_backward_expand
+        Raises `ArgumentError` for a graph made without grads=True, without parameters or losses, or
+        with gradients already. Raises `AbortError` for ops that ggml cannot differentiate: the
+        graph is then half built and can only be closed. C: ggml_build_backward_expand
         """
         from .context import Context
 

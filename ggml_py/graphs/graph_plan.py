@@ -1,7 +1,8 @@
 """Graph plans: the preparation of a compute, made once for many computes.
 
 Upstream's plans borrow the graph's nodes, their memory and the thread pool, and do not check them
-again. So a plan is closed with any of these, and checks whether a tensor has moved.
+again. Here a plan is closed when its graph, memory or thread pool is closed, and checks whether a
+tensor has moved.
 """
 
 from __future__ import annotations

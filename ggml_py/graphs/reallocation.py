@@ -37,8 +37,9 @@ class Reallocation(NamedTuple):
 def reallocation(
     r: Any, names: list[str], before: dict[str, int], after: dict[str, int], first: str = ""
 ) -> Reallocation:
-    """What a `struct gp_realloc_record` says; `names` are the buffers' in its order, and the bytes
-    are by these names. `first` is what is said if nothing was laid out before."""
+    """The `Reallocation` of a `struct gp_realloc_record`. `names` are the names of the buffers in
+    its order, and `before` and `after` are bytes by name. `first` is the text if nothing was laid
+    out before."""
     if first:
         return Reallocation("first", "", first, before, after, False)
     reason, tensor, said = _reason(r, names)
