@@ -163,7 +163,7 @@ class LlamaContext:
         return batch[0]
 
     def _kept_batch(self, ids: Any, pos: int, seq: int, output: Any) -> tuple[Any, Any]:
-        """What the batch points to, and the batch."""
+        """The memory that the batch points to, and the batch."""
         made = self._library.ffi
         n = len(ids)
         batch = made.new("struct llama_batch *")

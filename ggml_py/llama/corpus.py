@@ -27,8 +27,8 @@ SETS: Mapping[str, tuple[int, bool, Mapping[str, Any]]] = {
 
 
 def corpus_plans(path: Path) -> Iterator[tuple[str, Plan | str]]:
-    """For each of `SETS` the plans of what libllama reserves, of a prompt and of one token, with
-    their labels; or why there is none. Weights are not read."""
+    """Labelled plans of each of `SETS`: of the graph that libllama reserves, of a prompt and of one
+    token. After an error its text comes instead of the missing plans. Weights are not read."""
     for name, (n_gpus, blas, options) in SETS.items():
         with ExitStack() as stack:
             gpus = [f"gpu{i}" for i in range(n_gpus)]

@@ -355,10 +355,10 @@ class LlamaModel:
         """Adds `tokens` to a sequence and returns the logits [n_vocab] after the last of them, or
         with `all_logits` after each, [n_tokens, n_vocab].
 
-        With `watch`, names of nodes or shell patterns ("l_out-*"), it returns the logits and a dict
-        of these nodes' values by name; axes as in numpy, ggml's first one last. If it fails, the
-        sequence is what it was before (empty, if the model is recurrent). Raises `ModelError` for
-        tokens outside the vocabulary and a context that is full. C: llama_decode
+        `watch` lists names of nodes or shell patterns ("l_out-*"). With it the result is the logits
+        and a dict of these nodes' values by name, with ggml's first axis last, as in numpy. If it
+        fails, the sequence is as before the call (empty, if the model is recurrent). Raises
+        `ModelError` for tokens outside the vocabulary and a full context. C: llama_decode
         """
         seq = integer("seq", seq, 0, self.n_seq_max - 1)
         if isinstance(watch, str):

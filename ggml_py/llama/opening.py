@@ -34,9 +34,9 @@ def open(
     the first token is evaluated. `path` may be an http(s) address, which is only read as far as its
     header goes. Without `build` libllama must have been built before.
 
-    With `fit` llama.cpp chooses what is not given of n_gpu_layers, n_ctx and the places of weights,
-    so that all fits into the devices' free memory (its --fit); `LlamaModel.fitted` says what it
-    chose.
+    With `fit` llama.cpp chooses n_gpu_layers, n_ctx and the places of weights if they are not
+    given, so that all fits into the devices' free memory (its --fit). `LlamaModel.fitted` has the
+    choice.
 
     Raises `ModelError` with libllama's reason if it does not load the model, `GgufError`,
     `UnknownDeviceError`, and `NotBuiltError`. C: llama_model_load_from_file, llama_init_from_model
@@ -58,15 +58,15 @@ def open_command_line(
     header_only: bool = True,
     progress: Progress | None = None,
 ) -> LlamaModel:
-    """Opens the model as a program of llama.cpp would with that command line, which upstream's own
-    parser reads: "llama-server -m m.gguf -ngl 20 -ot exps=CPU -c 8192 --temp 0.7". The program is
-    llama-server, llama-cli, llama-completion or llama-perplexity. As the program does, this also
-    reads the environment (LLAMA_ARG_...) and llama.cpp's config.ini, and fits the model to the
-    devices' free memory unless --fit is off.
+    """Opens the model as a program of llama.cpp would with that command line: "llama-server -m
+    m.gguf -ngl 20 -ot exps=CPU -c 8192 --temp 0.7". Upstream's own parser reads it. The program is
+    llama-server, llama-cli, llama-completion or llama-perplexity. Like the program, this also reads
+    the environment (LLAMA_ARG_...) and llama.cpp's config.ini, and fits the model to the devices'
+    free memory unless --fit is off.
 
-    `devices` are those of the machine that it would run on (default: all of this one); -dev chooses
-    among them. Options that ask for more than a model and its context (--lora, --control-vector,
-    --model-draft, --mmproj) are in `LlamaModel.left_out`, with a warning.
+    `devices` are the devices of the machine that would run it (default: all of this machine). The
+    option -dev chooses among them. Options that ask for more than a model and its context (--lora,
+    --control-vector, --model-draft, --mmproj) are in `LlamaModel.left_out`, with a warning.
 
     Raises `ModelError` with llama.cpp's reason for options that it refuses, and what `open` does.
     C++: common_params_parse

@@ -1,7 +1,7 @@
 """What llama.cpp's programs ask of a context when their command line does not say otherwise.
 
-Read off the sources of the pinned release; each row names them. What a program does with a GPU that
-is too small (its `--fit`) is not here: a plan is for devices on which everything fits.
+Read off the sources of the pinned release; each row names them. Fitting a model to a small GPU
+(`--fit`) is not here: a plan is for devices on which everything fits.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ _OURS = {
 
 
 def with_defaults(asked: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of `load`, with a value for those that are None: what `program` asks for, or
-    without one our own. Raises `ModelError` for an unknown program."""
+    """The arguments of `load`, with defaults in place of None: the defaults of `program`, or
+    without a program our own. Raises `ModelError` for an unknown program."""
     given = {name: value for name, value in asked.items() if value is not None}
     key = given.pop("program", None)
     if key is None:

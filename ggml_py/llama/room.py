@@ -82,8 +82,8 @@ def _room(of: Device) -> DeviceRoom:
 
 
 def lacking(rows: Iterable[MemoryRow], free: Mapping[str, int]) -> dict[str, int]:
-    """Bytes that devices lack, of those that lack any. A device whose memory is not known, which
-    is not in `free`, lacks none."""
+    """Missing bytes per device; devices with enough memory are left out. A device of unknown
+    memory is not in `free` and is left out, too."""
     return {
         device: size - free[device]
         for device, size in used(rows).items()

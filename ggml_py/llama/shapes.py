@@ -9,8 +9,8 @@ from ..errors import ModelError
 def check_shape(
     n_tokens: int, n_past: int, n_seqs: int, *, n_ubatch: int, n_ctx_seq: int, n_seq_max: int
 ) -> None:
-    """Raises `ModelError` for more tokens than `n_ubatch` or the context takes, and for more
-    sequences than there are; TypeError for what is not a whole number."""
+    """Raises `ModelError` for more tokens than `n_ubatch` or the context takes, and for more than
+    `n_seq_max` sequences. Raises TypeError for values other than whole numbers."""
     for name, value in (("n_tokens", n_tokens), ("n_past", n_past), ("n_seqs", n_seqs)):
         integer(name, value, -(1 << 63))
     if not 1 <= n_seqs <= n_seq_max:
