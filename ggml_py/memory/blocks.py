@@ -57,12 +57,12 @@ class Usage(NamedTuple):
 
     @property
     def peak_step(self) -> int:
-        """The first step with so many bytes alive."""
+        """First step at which the live bytes reach the peak."""
         return self.live.index(self.peak) if self.live else -1
 
     def alive(self, step: int) -> tuple[MemoryBlock, ...]:
-        """The blocks that are alive at a step, the largest first. Of an operand and the result that
-        is written in its place only the result is one of them."""
+        """The blocks that are alive at a step, the largest first. If a result is written in its
+        operand's place, only the result's block is in the list."""
         found = [block for block in self.blocks if block.alive(step)]
         taken = {block.place_of for block in found if block.first == step}
         found = [block for block in found if block.tensor not in taken]

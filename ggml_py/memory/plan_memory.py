@@ -31,9 +31,9 @@ class HeldTensors(NamedTuple):
 
 
 class PlanMemory:
-    """What a plan holds in memory. `buffers` are the compute buffers, () if they are not known
-    (`unknown` says why); `held` what was in memory before; `breakdown` the sizes of all buffers of
-    a model's context, if the plan is a model's."""
+    """The memory of a plan. `buffers` are the compute buffers; () if they are not known, and
+    `unknown` says why. `held` are the tensors that were in memory before. `breakdown` has the sizes
+    of all buffers of a model's context, if the plan is a model's."""
 
     def __init__(self, plan: Planned) -> None:
         self.plan = plan
@@ -45,7 +45,7 @@ class PlanMemory:
 
     @cached_property
     def layout(self) -> GraphLayout | None:
-        """What the graph allocator decided: ggml's own decisions, or what its rules make of a plan
+        """The places of the graph's tensors: ggml's own layout, or a layout by its rules for a plan
         that no ggml laid out. None if it is not known."""
         if self.plan.layout is not None:
             return self.plan.layout
@@ -58,7 +58,7 @@ class PlanMemory:
 
     @property
     def note(self) -> str:
-        """What the layout rests on, in a sentence; "" if ggml made it for this very graph."""
+        """The origin of the layout, in a sentence; "" if ggml made it for this very graph."""
         layout = self.layout
         if layout is None or layout.laid_out == OWN:
             return ""
@@ -76,8 +76,8 @@ class PlanMemory:
 
     @cached_property
     def steps(self) -> tuple[PlanTensor, ...]:
-        """What happens at each step: a node is computed, or the tensor that is copied next is kept
-        (a copy is in the step after that)."""
+        """The tensor of each step: a node that is computed, or the source of the copy in the next
+        step, which is kept."""
         order = () if self.layout is None else self.layout.order
         return tuple(self.plan.tensor(id if id >= 0 else -2 - id) for id in order)
 
@@ -119,7 +119,7 @@ class PlanMemory:
 
     @cached_property
     def held(self) -> tuple[HeldTensors, ...]:
-        """What the graph's tensors were in before it was planned."""
+        """The graph's tensors that had memory before it was planned, by buffer type and content."""
         groups: dict[tuple[str, str], list[PlanTensor]] = {}
         for record in self.plan.capture.tensors:
             if record.buffer >= 0 and record.view_src < 0:

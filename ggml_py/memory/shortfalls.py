@@ -82,8 +82,8 @@ def shortfalls(
     rooms: Iterable[DeviceRoom],
     reserve: Reserve = 0,
 ) -> tuple[Shortfall, ...]:
-    """All that devices lack for a model with these `rows` and largest `buffers`, while `reserve`
-    bytes stay free on each; () if it fits. A device whose memory is not known lacks no memory (see
+    """Memory that devices lack for a model with these `rows` and largest `buffers`; () if it fits.
+    `reserve` bytes stay free on each device. A device of unknown memory lacks none (see
     `not_known`). Buffers whose failure is not certain come last."""
     needs, found = used(rows), list(rooms)
     lacks = [*_memory(needs, found, reserve), *_largest(buffers, found)]
