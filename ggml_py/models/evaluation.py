@@ -82,9 +82,9 @@ class Evaluation(Alone):
     ) -> Any:
         """Adds `tokens` to a sequence and returns the logits [n_vocab] after the last of them.
 
-        With `watch`, names of nodes or shell patterns ("l_out-*"), it returns the logits and a dict
-        of these nodes' values by name; axes as in numpy, ggml's first one last. Of several graphs
-        with that name the last one counts.
+        `watch` lists names of nodes or shell patterns ("l_out-*"). With it the result is the logits
+        and a dict of these nodes' values by name, with ggml's first axis last, as in numpy. If
+        several graphs have a node of that name, the last graph's value counts.
 
         With `all_logits` it returns the logits after each token, [n_tokens, n_vocab]. Without
         `copy` the result may be the memory in which the logits were computed: it is read-only, and
@@ -189,11 +189,12 @@ class Evaluation(Alone):
         """Evaluates a batch of tokens of any sequences. Returns the logits [n_outputs, n_vocab] of
         the tokens that were added with `logits`, in the batch's order.
 
-        If `decode` fails, all sequences are what they were before, except for two kinds that are
-        empty: those with more tokens in the batch than fit in one graph and a window that has moved
-        on, and those of a recurrent model whose states were overwritten. Raises `ModelError` for an
-        empty batch, more tokens than n_batch or than there is room for, tokens and sequences that
-        do not exist, and positions that do not continue where their sequence ends. C: llama_decode
+        If `decode` fails, all sequences are as before the call, with two exceptions, which are then
+        empty. One is a sequence whose window has moved on, with more tokens in the batch than fit
+        in one graph. The other is a sequence of a recurrent model whose state was overwritten.
+        Raises `ModelError` for an empty batch, for more tokens than n_batch or the free cells, for
+        unknown tokens and sequences, and for positions that do not continue where their sequence
+        ends. C: llama_decode
         """
         self._check_open()
         if not isinstance(batch, Batch):

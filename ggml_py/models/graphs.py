@@ -164,7 +164,7 @@ class Graphs:
 
     @property
     def last_decode(self) -> Decode | None:
-        """What the last decode did; None before the first."""
+        """The last decode; None before the first."""
         if self._one is not None:
             inputs = self._one.inputs_set
             return Decode((DecodedUbatch(1, 1, True, False, (), "", inputs, native=True),))

@@ -96,12 +96,12 @@ def load(
     simulated one), highest priority first. A CPU is added if there is none. The last `n_gpu_layers`
     layers (the output counts as one; -1: all) go to the GPUs among them, in proportion to their
     free memory. Weights for which a GPU lacks the op stay on the CPU. `n_ctx` is the number of
-    tokens that the cache holds (512), rounded up to a multiple of 256; 0 means the length that the
-    model was trained with. `n_batch` is the most tokens that one `decode` takes (512), `n_ubatch`
-    the most that one graph takes (512). `flash_attn` is "on" (or True), "off" (or False), or
-    "auto": on if the device of each layer supports it. `type_k` and `type_v` are the cache's types.
-    Layers with a sliding window have their own cache, which holds only the window unless
-    `swa_full`. `n_seq_max` sequences (1) can be evaluated. They share n_ctx evenly, or with
+    tokens that the cache holds (512), rounded up to a multiple of 256. With 0 it is the length that
+    the model was trained with. `n_batch` is the most tokens that one `decode` takes (512),
+    `n_ubatch` the most that one graph takes (512). `flash_attn` is "on" (or True), "off" (or
+    False), or "auto": on if the device of each layer supports it. `type_k` and `type_v` are the
+    cache's types. Layers with a sliding window have their own cache, which holds only the window
+    unless `swa_full`. `n_seq_max` sequences (1) can be evaluated. They share n_ctx evenly, or with
     `kv_unified` as they need it (see `Batch`). A recurrent model has one state per sequence,
     whatever its length, so n_ctx and the options for caches mean nothing to it. `repack` copies
     weights that the CPU multiplies with into layouts for its kernels, if it has any (buffer type
@@ -119,9 +119,8 @@ def load(
 
     Compute buffers have room for the logits of `n_outputs_max` tokens (as many as a batch has), as
     in llama.cpp; more logits make them grow. `program` is one of llama.cpp's programs ("bench",
-    "server", "cli", "completion", "perplexity"): n_ctx, n_batch, n_ubatch, n_seq_max, kv_unified
-    and n_outputs_max that are not given are then what it asks for, so that `Model.memory` is what
-    its log says.
+    "server", "cli", "completion", "perplexity"). Its defaults then replace ours for n_ctx, n_batch,
+    n_ubatch, n_seq_max, kv_unified and n_outputs_max, so that `Model.memory` agrees with its log.
 
     `graphs` are "ours", of an architecture in `ARCHS`, or "libllama", of any that llama.cpp loads
     (`llama.open`, which builds libllama if it is not there, unless `build` is False). "auto" means
@@ -137,9 +136,9 @@ def load(
     loading ends with a `ModelError`; if it raises, so does `load`.
 
     Raises `ModelError` for a file that is not a complete model of a known architecture and for
-    invalid options, `GgufError`, `UnknownDeviceError`, and `AllocError` with the part that does not
-    fit (weights, cache), its bytes by buffer type, and what would need less. Everything made so far
-    is then freed. Compute buffers are made when the first token is evaluated.
+    invalid options, `GgufError`, and `UnknownDeviceError`. Raises `AllocError` if weights or cache
+    do not fit: it has the part, its bytes by buffer type, and options that need less. Everything
+    made so far is then freed. Compute buffers are made when the first token is evaluated.
     """
     asked = locals().copy()  # only the parameters, so far
     for name in ("path", "graphs", "build", "header_only"):

@@ -186,13 +186,12 @@ class Model(Evaluation):
 
         `changes` are arguments of `Plan.what_if`, and profiles={"gpu0": "cuda"}, which gives a
         backend the ops of a profile. A device that answers otherwise makes llama.cpp put weights
-        elsewhere, and pin other norms. So for changes of what devices support and want, for weights
-        that are moved (as by tensor_overrides), for backends that are left out and for op_offload
-        the model is loaded again, and the plan is llama.cpp's promise. It keeps weights twice for
-        that time, without reading them. Its loader knows nothing of pins, copies for pipeline
-        parallelism, other releases, single nodes by number, moved caches or a smallest number of
-        rows: such a change leaves a plan that is the scheduler's promise alone.
-        `Plan.promise` says which it is.
+        elsewhere, and pin other norms. The model is therefore loaded again for other answers of
+        devices (supports, offload), moved weights (as by tensor_overrides), omitted backends and
+        op_offload. The plan is then llama.cpp's promise. Meanwhile the model keeps weights twice,
+        without reading them. The loader knows nothing of pins, copies for pipeline parallelism,
+        other releases, single nodes by number, moved caches or a smallest number of rows. A plan
+        with such a change is the scheduler's promise alone. `Plan.promise` says which it is.
 
         Raises what `Plan.what_if` raises, and what `load` raises if llama.cpp would not load the
         model then.
@@ -294,9 +293,9 @@ class Model(Evaluation):
 
     @property
     def last_decode(self) -> Decode | None:
-        """What the last evaluation did: whether graphs were reused, if not which parameters differ,
-        and which inputs were set. After `generate` it is the last token's evaluation. None before
-        the first one."""
+        """The last evaluation: whether graphs were reused, otherwise the parameters that differ,
+        and the inputs that were set. After `generate` it is the last token's evaluation. None
+        before the first one."""
         return self._graphs.last_decode
 
     @property

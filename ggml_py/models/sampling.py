@@ -33,8 +33,8 @@ class Sampler:
     2. Tokens among the last `repeat_last_n` become less likely: by `repeat_penalty` (1: no), by
        `frequency_penalty` for each time, by `presence_penalty` for any.
     3. The `top_k` likeliest tokens stay (0: all).
-    4. Of these, the likeliest that together have the probability `top_p` stay (1: all).
-    5. Of these, tokens with at least `min_p` times the probability of the likeliest stay.
+    4. The likeliest remaining tokens with a total probability of `top_p` stay (1: all).
+    5. Remaining tokens with at least `min_p` times the probability of the likeliest stay.
     6. `temperature` divides the logits (0: the likeliest token is taken, of equal ones the one with
        the lowest id).
     7. One token is drawn.
@@ -199,7 +199,7 @@ def likeliest(logits: npt.NDArray[np.float32]) -> int:
 
 
 def _not_finite(logits: npt.NDArray[np.float32]) -> str:
-    """What is wrong with logits whose largest is not finite."""
+    """The problem of logits whose largest is not finite, for an error message."""
     bad = np.flatnonzero(np.isnan(logits) | (logits == inf))
     if not bad.size:
         return "all logits are -inf: no token is left to sample"

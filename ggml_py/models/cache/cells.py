@@ -1,4 +1,4 @@
-"""Which cell of a cache holds the token of which position and sequences (llama-kv-cells.h).
+"""The cells of a cache: each holds a token, with its position and sequences (llama-kv-cells.h).
 
 The masks are computed in C, and so is adding one token to one sequence (decode.h), because that is
 most of a model's work.

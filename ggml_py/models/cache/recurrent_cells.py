@@ -1,4 +1,4 @@
-"""Which cell of a recurrent cache holds the state of which sequence."""
+"""The cells of a recurrent cache: each holds the state of sequences."""
 
 from __future__ import annotations
 

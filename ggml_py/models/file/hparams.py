@@ -335,7 +335,8 @@ def sliding_window(
 
 
 def _swa_layers(keys: Keys, hp: HParams, n_pattern: int) -> tuple[bool, ...]:
-    """Which layers have a sliding window: all except every n-th, or those that the file lists."""
+    """True for each layer with a sliding window: as the file lists them, else all but every n-th.
+    """
     name = "attention.sliding_window_pattern"
     listed = keys.array(name)
     if listed is None:

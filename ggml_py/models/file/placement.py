@@ -1,4 +1,4 @@
-"""Which device has which layer and which weight, by llama.cpp's rules."""
+"""The devices of layers and weights, by llama.cpp's rules."""
 
 from __future__ import annotations
 
@@ -93,11 +93,11 @@ class LayerPlacement:
     def weight_buffer_type(
         self, il: int, name: str, type_: Type, ne: tuple[int, ...]
     ) -> BufferType:
-        """The buffer type for a weight of layer `il`, as llama.cpp's loader decides: that of an
-        override, else the first of llama.cpp's candidates whose device supports the op that reads
-        the weight, for a batch of 512. An override to the CPU takes the first such candidate of the
-        CPU; an override to other memory is not checked. Raises `ModelError` if no device supports
-        the op.
+        """The buffer type for a weight of layer `il`, as llama.cpp's loader decides. Without an
+        override it is the first of llama.cpp's candidates whose device supports the weight's op for
+        a batch of 512. An override to the CPU takes the first such candidate of the CPU. An
+        override to other memory is taken without asking for the op. Raises `ModelError` if no
+        device supports the op.
         """
         op, buft = op_of(il, name), None
         override = next((o for o in self.overrides if o.pattern.search(name)), None)
@@ -118,8 +118,9 @@ class LayerPlacement:
         return self.cpu.buffer_type if pinned and self.mmap else buft
 
     def _check_readable(self, name: str, override: Override) -> None:
-        """Raises `ModelError` for memory that none of the model's backends reads, as that of a GPU
-        that split_mode="none" leaves out. llama.cpp loads it, and aborts when it plans a graph."""
+        """Raises `ModelError` for memory that no backend of the model reads. An example is a GPU's
+        memory when split_mode="none" leaves the GPU out. llama.cpp loads such a model, and aborts
+        when it plans a graph."""
         buft = override.buffer_type
         if not any(backend.device.supports_buft(buft) for backend in self.backends):
             names = ", ".join(backend.name for backend in self.backends)

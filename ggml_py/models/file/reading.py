@@ -100,7 +100,7 @@ def _is_the_cpus(buft: BufferType) -> bool:
 def takes_pieces(buft: BufferType) -> bool:
     """Whether tensors of this buffer type may be set in parts. That is so for host memory, and for
     devices to which llama.cpp's loader uploads in parts. Other buffer types may change a tensor's
-    layout when it is set, and need all of it for that (CPU_REPACK asserts so).
+    layout when it is set, and need the whole tensor (CPU_REPACK asserts this).
     """
     device = buft.device
     if buft.is_host or device is None:
