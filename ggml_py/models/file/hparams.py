@@ -335,8 +335,7 @@ def sliding_window(
 
 
 def _swa_layers(keys: Keys, hp: HParams, n_pattern: int) -> tuple[bool, ...]:
-    """True for each layer with a sliding window: as the file lists them, else all but every n-th.
-    """
+    """True for layers with a sliding window: as the file lists them, else all but every n-th."""
     name = "attention.sliding_window_pattern"
     listed = keys.array(name)
     if listed is None:
