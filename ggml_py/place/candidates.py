@@ -238,9 +238,9 @@ def _made_to_fit(judge: Judge, given: Given, changes: Changes) -> Iterator[Chang
 
 
 def _without_the_largest(judge: Judge, given: Given, changes: Changes) -> Changes:
-    """Changes besides `changes` with which no buffer is too large: weights on the CPU, without
-    copies of them for prompts, and flash attention in place of attention scores. None of them if
-    other tensors are too large."""
+    """Changes to add to `changes` so that no buffer is too large. Weights go to the CPU, without
+    copies for prompts, and flash attention replaces attention scores. {} if other tensors are too
+    large."""
     besides: Changes = {}
     for _ in range(_TOO_LARGE):
         lacks = judge.trial({**changes, **besides}).lacks

@@ -1,5 +1,5 @@
-"""What a way to run a model takes: it is planned by libllama, its memory is compared with what the
-devices have, and its time is predicted."""
+"""Memory and time of a way to run a model. libllama plans it, its memory is compared with the
+devices' memory, and its time is predicted."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ GRAPHS = 2  # of one size that are planned at most: time is nearly a line betwee
 
 @dataclass(frozen=True)
 class WorkloadTime:
-    """One workload, predicted. Of several sequences the rows are those of one."""
+    """One workload, predicted. Its rows are for one sequence."""
 
     workload: Workload
     prompt: BenchRow | None
@@ -35,18 +35,18 @@ class WorkloadTime:
 
     @property
     def seconds(self) -> float:
-        """Of one request for each sequence."""
+        """Seconds of one request for each sequence."""
         prompt = self.prompt.seconds * self.workload.n_parallel if self.prompt else 0.0
         return prompt + (self.gen.seconds if self.gen else 0.0)
 
     @property
     def late_seconds(self) -> float:
-        """What it may take more, for a reason that is not known."""
+        """Seconds that it may take longer, for an unknown reason."""
         prompt = self.prompt.unknown_seconds * self.workload.n_parallel if self.prompt else 0.0
         return prompt + (self.gen.unknown_seconds if self.gen else 0.0)
 
     def tokens_per_second(self) -> dict[str, tuple[float, float, float]]:
-        """Of "prompt" and "gen": tokens of all sequences in a second, low and high."""
+        """Tokens of all sequences per second, low and high, of "prompt" and "gen"."""
         found = {}
         for name, row in (("prompt", self.prompt), ("gen", self.gen)):
             if row is not None:
@@ -188,17 +188,17 @@ class Evaluator:
             yield model
 
     def threads(self, flags: Flags) -> int:
-        """The threads of a way: those that were given, or the most of any machine's file."""
+        """The threads of a way: as given, or the most of any machine's file."""
         return flags.n_threads or max(self.machines)
 
     @property
     def most_plans(self) -> int:
-        """Graphs that are planned for one way at most: for a prompt those of n_ubatch tokens, the
-        rest of a batch and that of the last one, and for generated tokens."""
+        """Most graphs that are planned for one way. A prompt has graphs of n_ubatch tokens, of the
+        rest of a batch and of the rest of the last batch; generated tokens have graphs, too."""
         return (3 * GRAPHS + 1) * len(self.workloads)
 
     def way(self, flags: Flags) -> Way:
-        """What is found out about one way."""
+        """The way with these flags, evaluated once."""
         if flags not in self._known:
             self._known[flags] = self._way(flags)
         return self._known[flags]

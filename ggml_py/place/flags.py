@@ -19,7 +19,7 @@ GROUPS = {ATTENTION: r"attn_", DENSE: r"ffn_(up|down|gate)\."}
 
 @dataclass(frozen=True)
 class Flags:
-    """One way to run a model. What has llama.cpp's default is not on a command line.
+    """One way to run a model. A command line omits flags with llama.cpp's default.
 
     `groups` has the groups of tensors of the first layers that stay on the CPU:
     (("dense", 8),) stands for an -ot of the dense networks of layers 0 to 7.

@@ -1,5 +1,5 @@
-"""The one judge of changes of a model's options: planned as llama.cpp would load it, within the
-devices' memory, and better in what is claimed."""
+"""The one judge of changes of a model's options. A good change is planned as llama.cpp would load
+it, fits into the devices' memory, and is better by its claim."""
 
 from __future__ import annotations
 
@@ -207,7 +207,7 @@ class Judge:
         )  # fmt: skip
 
     def _room(self, trial: Trial) -> str:
-        """What is known about the memory of a way that fits."""
+        """A sentence on the memory of a way that fits: free bytes, and devices not checked."""
         devices = [name for name in trial.left if used(trial.memory).get(name)]
         gpus = [name for name in devices if name not in ("CPU", "BLAS")] or devices
         left = ", ".join(f"{format_bytes(trial.left[name])} on {name}" for name in gpus)
@@ -273,7 +273,7 @@ def _kept(
 
 
 class Claim(NamedTuple):
-    """What is better with a change."""
+    """The gain of a change."""
 
     text: str
     known_by: str  # "machine", "data sheets" or "bytes"

@@ -101,8 +101,9 @@ def measure(
     dropped: Callable[[Way, str], object] = lambda _way, _why: None,
 ) -> list[Measured]:
     """Runs llama-bench for each way in each round. Generation is measured at the depth of the
-    prompt's end. A way with which llama-bench fails is dropped, and the others go on; of the first
-    one, which the others are compared with, ChildProcessError says so, with what it said."""
+    prompt's end. A way is dropped if llama-bench fails with it, and the others go on. The others
+    are compared with the first way: if that fails, this raises its ChildProcessError, which has
+    llama-bench's output."""
     failed: set[int] = set()
     taken: list[list[float]] = [[] for _ in ways]
     rates: list[dict[str, list[float]]] = [{} for _ in ways]

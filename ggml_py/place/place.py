@@ -132,10 +132,10 @@ def place(
     `llama.open`), over libllama's own plans. Only the header of `model` is read.
 
     `machines` are calibrations of the devices, each with another number of threads. `n_ctx` is the
-    size of the cache (default: what the workloads need; 0: as in training), `cache_types` those
-    that may be chosen. Without n_gpu_layers among the given options llama-server fits the model to
-    memory: then what --fit chooses is what it is compared with. `reserve` bytes stay free on each
-    device. At most `plans` graphs are planned, and no more is tried after `seconds`.
+    size of the cache (default: as the workloads need; 0: as in training). `cache_types` are the
+    types that the search may choose. Without n_gpu_layers among the given options llama-server fits
+    the model to memory: the comparison is then with the choice of --fit. `reserve` bytes stay free
+    on each device. At most `plans` graphs are planned, and no more is tried after `seconds`.
 
     Raises ValueError without machines, and what `llama.open` raises for the given options.
     """
@@ -226,7 +226,7 @@ def _trained(model: LlamaModel) -> int:
 
 
 def _said(given: Mapping[str, Any], mine: Flags, asked: int | None, n_ctx: int) -> Iterator[str]:
-    """What the answer takes for granted."""
+    """The assumptions of the answer, in sentences."""
     if asked is None:
         yield (
             f"no -c was given: -c {n_ctx} is taken, which the workloads need. llama-server without "
@@ -262,7 +262,7 @@ def _spread(machines: Mapping[int, Machine]) -> float:
 
 
 def _doubts(machines: Mapping[int, Machine], devices: Iterable[str]) -> tuple[str, ...]:
-    """What may be wrong with the calibrations of these devices, or with using them here."""
+    """Doubts about the calibrations of these devices, and about their use on this machine."""
     was = here()
     return tuple(
         f"{n} thread{'s' * (n != 1)}: {doubt}"

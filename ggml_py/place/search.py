@@ -38,8 +38,8 @@ def search(
     seconds: float | None = None,
     progress: Callable[[float], object] = lambda _share: None,
 ) -> SearchResult:
-    """Tries ways from each start, until so many graphs were planned or so much time has passed.
-    What is refused, does not fit or has no known time is tried, and never chosen."""
+    """Tries ways from each start, until `plans` graphs were planned or `seconds` have passed. A way
+    that is refused, does not fit or has no known time is tried, but never chosen."""
     tried: dict[Flags, Way] = {}
     began, first = time.monotonic(), evaluator.n_plans
 
@@ -47,7 +47,7 @@ def search(
         if flags not in tried:
             used = evaluator.n_plans - first
             progress(min(used / plans, 1.0))
-            # What lacks memory plans no graph that counts, but the header is read.
+            # A way that lacks memory plans no graph that counts, but the header is read.
             if tried and max(used + evaluator.most_plans, len(tried)) > plans:
                 raise _Spent(f"for another way it may plan more than {plans} graphs (--plans)")
             if tried and seconds is not None and time.monotonic() - began > seconds:
@@ -100,7 +100,8 @@ def _simplest(way: Way, given: Flags, look: Callable[[Flags], Way]) -> Way:
 
 
 def _order(way: Way) -> tuple[int, int, float, int, str]:
-    """The best first. What lacks memory comes by how much: steps lead out of it."""
+    """The key that sorts the best way first. Ways that lack memory are sorted by the missing bytes:
+    steps lead out of the shortage."""
     rank = 3 if way.refused else 2 if way.n_unknown else 1 if way.lacks else 0
     lacks = sum(way.lacks.values())
     return rank, lacks, way.seconds, len(str(way.flags)), str(way.flags)

@@ -88,7 +88,7 @@ def _judge(given: Way, best: Way | None, spread: float, no_measure: str) -> Verd
 
 
 def _close(given: Way) -> str:
-    """What the flags given leave less than the reserve."""
+    """A sentence on the bytes that the flags given leave below the reserve; "" if none."""
     if not given.below_reserve:
         return ""
     less = ", ".join(f"{n / 2**20:.0f} MiB on {name}" for name, n in given.below_reserve.items())

@@ -1,4 +1,4 @@
-"""What a server has to do: prompts of so many tokens, and so many generated after each."""
+"""The work of a server: requests with tokens of a prompt and tokens generated after it."""
 
 from __future__ import annotations
 
