@@ -1,5 +1,5 @@
-"""Plans recorded graphs on devices that answer as the recorded ones did, and looks at what else
-this release does with them: its compute buffers, its reallocations, its waits and its copies."""
+"""Plans recorded graphs on devices that answer as the recorded ones did. Also observes this
+release's compute buffers, reallocations, waits and copies."""
 
 from __future__ import annotations
 
@@ -283,7 +283,7 @@ class AsRecorded:
         return {backend.name: scheduler.buffer_size(backend) for backend in self._backends}
 
     def _cannot_compute(self, memory: RebuiltGraph) -> str:
-        """Which op no device here has a kernel for; "" if there is none."""
+        """A sentence on the first op without a kernel on any device here; "" if all have one."""
         cpu = self._devices[-1]
         for tensor in memory.graph.nodes:
             if tensor.op.name not in VIEW_OPS and not cpu.supports_op(tensor):

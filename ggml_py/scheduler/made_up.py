@@ -19,9 +19,10 @@ _INTEGERS = (enums.Type.I8, enums.Type.I16, enums.Type.I32, enums.Type.I64)
 
 
 class MadeUp:
-    """Values for the leafs that have memory, which their readers can use: matrices normal ones that
-    keep the size of what they are multiplied with, vectors factors around 1, indices rows that
-    exist, each once as long as there are enough. Each release quantises with its own code."""
+    """Values for the leafs that have memory, made so that their readers can compute. Matrices get
+    normally distributed values, scaled so that a product keeps the size of its operand. Vectors get
+    factors around 1. Indices get existing rows, each once while there are enough. Each release
+    quantises with its own code."""
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
         rows = _rows_of_indices(tensors)

@@ -1,4 +1,4 @@
-"""What was seen of a graph that a release allocated and computed, besides its plan."""
+"""Observations of a graph that a release allocated and computed, besides its plan."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Observed(NamedTuple):
 
     @classmethod
     def from_json(cls, text: str) -> Observed:
-        """Of what `json.dumps` makes of one."""
+        """The observations that `json.dumps` wrote."""
         seen = cls(*json.loads(text))
         return seen._replace(
             reallocations=tuple(seen.reallocations),
@@ -103,9 +103,10 @@ def run_again(
     pin: Callable[[], None],
     first: Sequence[Output],
 ) -> tuple[str, ...]:
-    """Lines about more computes of the graph: on the scheduler's next copy of it, after a wait,
-    with an eval callback that stops a split, with a copy callback that fills some weights, and
-    without memory given before. `first` are the outputs of the first compute."""
+    """Computes the graph again in several ways, and returns lines about each. The ways are: on the
+    scheduler's next copy of the graph, after a wait, with an eval callback that stops a split, with
+    a copy callback that fills some weights, and without memory given before. `first` are the
+    outputs of the first compute."""
     lines: list[str] = []
     names, ids = labels(scheduler), set[int]()
     lines += _id_lines(scheduler, memory, ids)
@@ -252,7 +253,7 @@ def lines_of(plan: Plan) -> tuple[str, ...]:
 
 
 def layout_lines(plan: Plan) -> tuple[str, ...]:
-    """What the graph allocator decided about a plan that has memory, in lines."""
+    """The decisions of the graph allocator about a plan that has memory, in lines."""
     if plan.layout is None:
         return ()
     records = (*plan.capture.tensors, *plan.outcome.copies)

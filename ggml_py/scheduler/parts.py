@@ -80,7 +80,7 @@ class LiveScheduler:
         return int(lib.gp_sched_n_plans(self.sched.ptr))
 
     def tensors(self, addresses: list[int]) -> list[Tensor | Pointer | None]:
-        """What is at each address."""
+        """The tensor at each address, or a pointer if nothing is known about it; None for NULL."""
         if not self.holds_graph:
             return [Pointer(_TENSOR, a, NOT_HELD) if a else None for a in addresses]
         known = self.sched._known

@@ -1,4 +1,4 @@
-"""What can be read of a native scheduler, whoever made it."""
+"""The readable parts of a native scheduler, whoever made it."""
 
 from __future__ import annotations
 

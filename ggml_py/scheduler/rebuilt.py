@@ -79,8 +79,9 @@ class Places:
         return self.devices[-1]
 
     def backend_of(self, recorded: int) -> int | None:
-        """The given backend in the place of a recorded one: of the same name, or as manyth of its
-        kind."""
+        """Index of the given backend in the place of a recorded one: the one with its name, else
+        the CPU for a CPU, else the one at the same position among the other devices. None if there
+        are fewer."""
         backends = self.capture.backends
         names = [device.name for device in self.devices]
         if backends[recorded].device in names:
@@ -93,7 +94,7 @@ class Places:
         return others[place] if place < len(others) else None
 
     def scheduler_buft(self, b: int, device: Device) -> BufferType:
-        """What the scheduler allocates from for a given backend: as recorded, if it can use it."""
+        """The buffer type for a given backend's compute buffer: as recorded, if it can use that."""
         for i, recorded in enumerate(self.capture.backends):
             if self.backend_of(i) == b and recorded.buft >= 0:
                 buft = self._bufts.get(self.capture.bufts[recorded.buft].name)
@@ -135,9 +136,10 @@ class RebuiltGraph(NamedTuple):
 
 @contextlib.contextmanager
 def rebuilt(capture: Capture, places: Places, data: bool = False) -> Iterator[RebuiltGraph]:
-    """The graph of a capture. Tensors that had memory are in buffers of their types: empty ones, so
-    that the graph can only be planned, or with `data` zeros, so that it can be computed; releases
-    that skip nodes of branches not selected compute all of a graph recorded without that flag."""
+    """The graph of a capture. Tensors that had memory get buffers of their types. Without `data`
+    the buffers are empty, and the graph can only be planned. With `data` they hold zeros, and it
+    can be computed. Some releases skip nodes without the compute flag: if no node was recorded with
+    it, they compute all."""
     size = len(capture.tensors)
     with contextlib.ExitStack() as stack:
         context = stack.enter_context(Context())

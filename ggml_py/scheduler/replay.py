@@ -17,7 +17,7 @@ class Replayed(NamedTuple):
     """A recorded graph, planned again."""
 
     plan: Plan
-    # What the new devices did not have, and what was taken instead: (buffer type, its substitute).
+    # (recorded buffer type that the new devices lack, its substitute)
     substitutes: tuple[tuple[str, str], ...]
     unmatched: tuple[str, ...]  # rules of `weights` that match no weight
     n_weights: int
@@ -34,16 +34,15 @@ def replay(
     """The plan that upstream's scheduler makes of a plan's graph on other devices, by priority; the
     last is a CPU.
 
-    Tensors that had memory stay in the buffer type of that name if the devices have it. The memory
-    of the first recorded GPU otherwise becomes that of the first given one, and so on; what is left
-    goes to the CPU. `weights` are pairs (regular expression, device or buffer type), as llama.cpp's
-    -ot: the first that matches a weight's name says where it is. Pins stay on the backend in the
-    same place.
-    `op_offload` and `parallel` are as recorded unless they are given.
+    Tensors that had memory stay in the buffer type of that name if the devices have it. Otherwise
+    the first given GPU stands for the first recorded GPU, and so on. Memory of further devices goes
+    to the CPU. `weights` are pairs (regular expression, device or buffer type), as llama.cpp's -ot:
+    the first that matches a weight's name says where it is. Pins stay on the backend in the same
+    place. `op_offload` and `parallel` are as recorded unless they are given.
 
-    Raises ValueError for a plan without the answers of the backends, `ArgumentError` for devices
-    that make no scheduler, names that mean no memory, and ops or types that this release lacks.
-    C: ggml_backend_sched_split_graph
+    Raises ValueError for a plan without the answers of the backends. Raises `ArgumentError` for
+    devices that make no scheduler, names that mean no memory, and ops or types that this release
+    lacks. C: ggml_backend_sched_split_graph
     """
     capture = plan.capture
     capture.check_answers()

@@ -25,7 +25,7 @@ class Requirements:
     max_copy_bytes: int | None
 
     def problem(self, plan: Plan) -> str:
-        """What is wrong with a plan; "" if nothing is."""
+        """The first requirement that a plan does not meet, in words; "" if it meets all."""
         from ..trace.answers.requirements import (
             fallen_back,
             out_of_reach,
@@ -43,7 +43,7 @@ class Requirements:
         return found
 
 
-# Those of the enclosing blocks, outermost first. Each thread and each task has its own.
+# Requirements of the enclosing blocks, outermost first. Each thread and each task has its own.
 ACTIVE: ContextVar[tuple[Requirements, ...]] = ContextVar("ggml_py.strict", default=())
 
 
