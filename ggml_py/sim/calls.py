@@ -1,5 +1,5 @@
-"""The Python functions that simulated devices call: for what they support, and for the order in
-which they compute the nodes of a split."""
+"""Python functions that simulated devices call. They answer whether an op is supported, and order
+the nodes of a split for computation."""
 
 from __future__ import annotations
 

@@ -119,8 +119,8 @@ def sim_device(
 
     `profile`, in place of `supports`, is a profile of `load_profile`, its name or path, or an
     object with such a `supports` method. A card ("rtx4090"; a backend's name means one: "cuda")
-    answers with upstream's own code, also for ops that the CPU cannot compute, and the settings
-    below that are None are those of the card; otherwise they have the defaults named here.
+    answers with upstream's own code, also for ops that the CPU cannot compute. The settings below
+    default to the card's values with a card, otherwise to the values named here.
 
     `memory` is its size in bytes (8 GiB); allocations beyond it fail, and so do single allocations
     above `max_size` bytes (no limit). `alignment` is that of its tensors, a power of two of at
@@ -131,11 +131,11 @@ def sim_device(
     on its own thread, in the background, and has events, unless `async_` is false or `host` true.
     `buft_of` is another simulated device, whose buffer type and memory it shares.
 
-    `graph_optimize` reorders the nodes of a split. It is a function that takes them (a tuple of
-    Tensors that also has `add_alloc_dep(tensor, until)`) and returns them, or their indices, in the
-    order of computation; "card", upstream's own function for the card's backend (the default of
-    those of CUDA, HIP, MUSA and Vulkan); "metal", that for Metal; or "none". The result of a
-    function is checked: each node once, and none before one that it needs.
+    `graph_optimize` reorders the nodes of a split. It is "card", upstream's own function for the
+    card's backend (the default for cards of CUDA, HIP, MUSA and Vulkan), "metal", upstream's
+    function for Metal, "none", or a function. The function takes the nodes, a tuple of Tensors that
+    also has `add_alloc_dep(tensor, until)`. It returns them, or their indices, in the order of
+    computation. This result is checked: each node once, and none before a node that it needs.
 
     `wrong` is an op ("RMS_NORM") whose kernel is to be wrong: its f32 results are 1 % too large. It
     is for trying what looks for such a kernel, as `ggml-py diverge` does.

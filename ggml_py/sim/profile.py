@@ -34,11 +34,16 @@ _OP = re.compile(r"type=\w+,ne=\[[\d,]+\],op_params=\[[-\d:,]*\],sources=[\w\[\]
 
 @dataclass(frozen=True)
 class Decision:
-    """What a profile says about one op, and why.
+    """A profile's answer about one op, and its reason.
 
-    `basis` is "exact" (a file has this very op), "not on record" (it has not, which counts as not
-    supported), "view" (nothing is computed) or "source" (upstream's own function answered). `row`
-    is the op as the file has it, or the lines of upstream's source; None if there is none.
+    `basis` is one of
+
+    - "exact": a file has this very op.
+    - "not on record": the file lacks it, which counts as not supported.
+    - "view": nothing is computed.
+    - "source": upstream's own function answered.
+
+    `row` is the op as the file has it, or the lines of upstream's source; None without any.
     """
 
     supported: bool
@@ -71,7 +76,8 @@ class Profile:
 
     @property
     def offload(self) -> tuple[str, int]:
-        """What counts as the batch, and the least that is offloaded: a record does not say."""
+        """The way to count the batch, and the smallest batch that is offloaded. A record has
+        neither: these are the usual ones."""
         return "rows", 32
 
     def decide(self, tensor: Any) -> Decision:

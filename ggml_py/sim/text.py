@@ -19,8 +19,8 @@ def sim_device_of(text: str) -> SimDevice:
     device of that name, if there is one; otherwise `sim_device` makes it.
 
     The settings are those of `sim_device`, with min_batch for offload_min_batch. Bytes may end in
-    K, M, G or T. host, host_buffer and async need no value. supports is all, none, or ops joined
-    with +. set.PROPERTY=VALUE changes a property of a card. Raises `ArgumentError`.
+    K, M, G or T. `host`, `host_buffer` and `async` need no value. `supports` is all, none, or ops
+    joined with +. `set.PROPERTY=VALUE` changes a property of a card. Raises `ArgumentError`.
     """
     name, *parts = [part.strip() for part in text.split(",")]
     settings: dict[str, Any] = {}
