@@ -1,7 +1,8 @@
-"""What takes the place of a Tensor's context where the tensor is somebody else's: a scheduler's,
-whose copies for splits appear as `Tensor.src` of an allocated graph and in callbacks, and work
-while it holds the graph; or that of a call which shows it to a function. Afterwards it raises
-`ClosedError`.
+"""Lent tensors: an object here takes the place of the context of a Tensor owned by somebody else.
+
+A scheduler lends its copies for splits, which appear as `Tensor.src` of an allocated graph and in
+callbacks. They work while it holds the graph. A call lends a tensor to the function that it shows
+the tensor to. Afterwards the tensor raises `ClosedError`.
 """
 
 from __future__ import annotations
