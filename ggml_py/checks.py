@@ -1,8 +1,8 @@
 """Assertions about plans, for tests and for programs that should stop on an unexpected plan.
 
-Each raises AssertionError that says what is wrong, on which nodes, and why the first of them is
-where it is. They take a `Plan` from any source: `Scheduler.plan`, `Model.plan`, a file, a log
-(whose explanations say less). To check all plans made in a block, use `ggml_py.strict`.
+Each raises AssertionError with the problem, its nodes, and the cause of the first node's backend.
+They take a `Plan` from any source: `Scheduler.plan`, `Model.plan`, a file, a log (whose
+explanations say less). To check all plans made in a block, use `ggml_py.strict`.
 """
 
 from __future__ import annotations

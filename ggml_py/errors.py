@@ -205,9 +205,9 @@ class AbortError(GgmlError, RuntimeError):
 class IsolatedDeath(GgmlError, RuntimeError):
     """The process of `isolate` ended without a result.
 
-    `call` is the function's name, `exitcode` is as in `subprocess` (negative: the signal), `signal`
-    the signal's name or None, `seconds` how long it lived, `lines` the last lines of its stderr
-    (for a signal they include Python's stack at that time).
+    `call` is the function's name. `exitcode` is as in `subprocess` (negative: the signal), and
+    `signal` is the signal's name or None. `seconds` is the lifetime of the process. `lines` are the
+    last lines of its stderr: after a signal they include Python's stack at that time.
     """
 
     def __init__(self, call: str, exitcode: int, seconds: float, lines: list[str]) -> None:

@@ -123,8 +123,8 @@ class Plan(Planned):
     def why_not(
         self, which: str | int | PlanTensor, backend: str, device: Device | Backend | None = None
     ) -> WhyNot:
-        """Why a tensor is not on a backend: the first rule that kept it off, the rules that would
-        have kept it off next, and changes that would move it, tried with `what_if`.
+        """Why a tensor is not on a backend: the first rule that kept it off, the rules that come
+        next, and changes that move it. The changes were tried with `what_if`.
 
         `which` is a node's index or a name, as for `node`; `backend` is its name or its device's.
         If the op is not supported and a live `device` is given, the answer has the nearest variant
@@ -175,16 +175,17 @@ class Plan(Planned):
     @property
     def memory(self) -> PlanMemory:
         """The memory that the graph is computed in: each tensor's place and lifetime, the bytes
-        alive at each node, the peak; what its tensors were in before; and all buffers' sizes if the
-        plan is a model's. `unknown` says why a plan has no such places. C: ggml_gallocr_reserve_n
+        alive at each node, and the peak. It also has the tensors that had memory before, and the
+        sizes of all buffers if the plan is a model's. `unknown` says why a plan has no such places.
+        C: ggml_gallocr_reserve_n
         """
         from .memory.plan_memory import memory_of
 
         return memory_of(self)
 
     def cost(self, machine: Machine, n_past: int | None = None) -> Cost:
-        """The predicted time of each node, copy and split and in all, with an interval that holds
-        it in nine of ten cases, what bounds it, and the samples of `machine` that it rests on.
+        """The predicted time of each node, copy and split, and of the graph. It comes with an
+        interval that holds in nine of ten cases, its bound, and the samples of `machine` behind it.
 
         `n_past` is the number of tokens that the cache has before the graph: attention skips cells
         that are empty. By default it is what a model's plan was made with (`promise.n_past`); in
@@ -210,8 +211,8 @@ class Plan(Planned):
     def advice(
         self, min_bytes: int = 1 << 20, machine: Machine | None = None
     ) -> tuple[Finding, ...]:
-        """The findings of this plan, by bytes per evaluation, the most first; with `machine` by the
-        predicted time that passes in what they are about (`Finding.seconds`).
+        """The findings of this plan, the most bytes per evaluation first. With `machine` they are
+        ordered by the predicted time of their nodes and copies (`Finding.seconds`).
 
         Findings that only concern copies of fewer than `min_bytes` bytes in total are left out. For
         a plan from a debug log the last finding, GP100, names the checks that the log has too
