@@ -59,7 +59,7 @@ def cause_of(plan: Planned, t: PlanTensor) -> Cause:
 
 
 def _inferred(t: PlanTensor, code: str, witness: PlanTensor | None) -> Cause:
-    """The cause of `t` that a log does not contain, but that follows from what it prints."""
+    """The cause of `t`, inferred: the log does not contain it, but its lines imply it."""
     stage = causes.stage_of_print(code)
     text = f"inferred from the print: {sentence(t, t.backend, code, stage, witness)}"
     title = STAGES[stage].title if stage in STAGES else ""

@@ -41,12 +41,13 @@ PIN, INPUT, MEMORY = "pin", "input flag", "buffer"
 
 
 class Code(NamedTuple):
-    """What a code says about a tensor.
+    """The meaning of a code for a tensor.
 
-    `text` is a sentence with these fields: `backend`, `who` (the witness), `buft` (the memory
-    that the tensor is in), `last` (the last backend), `weight` (the weight that it follows),
-    `within` and `memory` (two ways to say where that weight is), `by` and `why` (who pinned it, and
-    a clause if they gave a reason). `unsure` is the sentence to use when the stage is not known.
+    `text` is a sentence with fields. `backend` and `last` (the last backend) are names, and `who`
+    is the witness. `buft` is the memory that the tensor is in. `weight` is the weight that it
+    follows; `within` and `memory` are two phrases for the place of that weight. `by` is the author
+    of a pin, and `why` a clause with the reason, if one was given. `unsure` is the sentence to use
+    when the stage is not known.
     """
 
     code: str

@@ -45,7 +45,7 @@ Layouts = Mapping[str, "np.dtype[Any]"]  # of each struct of sched_trace.h, by i
 
 
 class Meaning(NamedTuple):
-    """What the numbers in records stand for in their release of ggml."""
+    """The meaning of numbers in records, in their release of ggml."""
 
     op: Callable[[int], str]
     type: Callable[[int], str]

@@ -1,8 +1,8 @@
-"""What ggml's graph allocator decided about the memory of a planned graph: plain data.
+"""The decisions of ggml's graph allocator about the memory of a planned graph: plain data.
 
-It goes through the graph once. Each tensor gets the first free place that fits best, or the place
-of an operand that no later node reads; after the last node that reads a tensor its place is free.
-C: ggml_gallocr_reserve_n
+The allocator goes through the graph once. Each tensor gets the first free place that fits best, or
+the place of an operand that no later node reads. After the last node that reads a tensor its place
+is free. C: ggml_gallocr_reserve_n
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ OWN, EARLIER, REFERENCE = LAID_OUT = ("own", "earlier", "reference")
 
 
 class LayoutEvent(NamedTuple):
-    """One decision. The tensor gets a place ("alloc"), gets the place of `of` ("reuse"), leaves the
-    end of that place free because it is smaller ("trim"), or is not needed any more ("free")."""
+    """One decision about a tensor's place. "alloc" gives it a place, and "reuse" the place of `of`.
+    "trim" frees the end of that place, because the tensor is smaller. "free" ends its use."""
 
     kind: str
     step: int  # index into `GraphLayout.order`; -1: before all nodes

@@ -1,9 +1,9 @@
-"""Whose promise a plan is, and the memory that goes with it.
+"""The promise of a plan, by the scheduler or by llama.cpp, and the memory that goes with it.
 
-A plan that a live scheduler made for a graph promises only what it shows. The plan of a model says
-what llama.cpp would do: its loader chose where the weights are, and pinned norms. A what-if then
-is either the scheduler's promise alone, with everything else as llama.cpp left it, or llama.cpp's,
-if the model was loaded again under the change.
+A plan that a live scheduler made for a graph promises only its own content. The plan of a model is
+what llama.cpp would do: its loader chose the places of the weights, and pinned norms. A what-if is
+llama.cpp's promise if the model was loaded again under the change. Otherwise it is the scheduler's
+promise alone, with everything else as llama.cpp left it.
 """
 
 from __future__ import annotations

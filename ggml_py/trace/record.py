@@ -1,4 +1,4 @@
-"""What is known about a graph before it is planned, and the result of planning: plain data.
+"""The facts about a graph before it is planned, and the result of planning: plain data.
 
 A `Capture` holds everything that the scheduler looks at: the graph, where its tensors are, and what
 every backend answers about every node. An `Outcome` is what a planner made of it.
@@ -227,10 +227,10 @@ class Capture:
     # Backends that have a `graph_optimize` (a bit mask), and what it made of their splits.
     optimizers: int = 0
     optimized: tuple[OptimizedRecord, ...] = ()
-    # For the nodes on CPU backends; () if it was not asked.
+    # Answers for the nodes on CPU backends; () if they were not asked.
     cpu: tuple[CpuRecord, ...] = field(default=(), compare=False)
-    pins: tuple[PinRecord, ...] = field(default=(), compare=False)  # those that somebody explained
-    # Of the memory that graphs are computed in; () if not known.
+    pins: tuple[PinRecord, ...] = field(default=(), compare=False)  # pins with an author or reason
+    # Buffers of the memory that graphs are computed in; () if not known.
     compute_buffers: tuple[ComputeBufferRecord, ...] = field(default=(), compare=False)
     alloc_sizes: tuple[AllocSizeRecord, ...] = field(default=(), compare=False)
     # Each "no" to an op that is about memory; the others are about the op. None: not known (in
@@ -325,7 +325,7 @@ class Outcome:
 
 @contextlib.contextmanager
 def collection_paused() -> Iterator[None]:
-    """Pauses garbage collection: each round would visit all records made so far, none of which is
+    """Pauses garbage collection. Each round would visit all records made so far, although none is
     garbage, and the time per node would grow with the graph."""
     was_on = gc.isenabled()
     gc.disable()

@@ -183,9 +183,9 @@ class ComputeRun:
         if event.how:
             return CopyRun(input, event, waits, event.how == ASYNC, event.how)
         scheduler = self.run.schedulers[self.event.scheduler]
-        # A file of an older version. Upstream copies inputs set by the user at once. Of the others,
-        # those that the backend does not take itself are copied after a wait for the source's
-        # backend (ggml_backend_sched_copy_input).
+        # A file of an older version. Upstream copies inputs set by the user at once. Other inputs
+        # are copied after a wait for the source's backend, unless the backend takes them itself
+        # (ggml_backend_sched_copy_input).
         waited = {scheduler.backends[wait.backend] for wait in waits if wait.backend >= 0}
         at_once = "input" in input.tensor.record.flags or input.src_backend in waited
         queued = scheduler.asynchronous[event.backend] and not at_once
@@ -245,8 +245,7 @@ class ComputeRun:
 
 @dataclass(frozen=True)
 class Recorded:
-    """What was recorded: events scheduler by scheduler, each in the order they began, and the plans
-    that they belong to.
+    """A recording: the events of each scheduler, in the order in which they began, and their plans.
 
     `per_op` says that nodes were computed one by one, which takes longer than the scheduler's own
     way. `memcpy` is the bandwidth of copying memory on that machine, in bytes per second.

@@ -119,7 +119,7 @@ def possible_optimizers(names: Sequence[str]) -> int:
 
 
 def answer_of(split: Split) -> OptimizedRecord | None:
-    """What the split's backend made of its nodes; None if that is not known."""
+    """The split's nodes as its backend optimized them; None if that is not known."""
     capture = split.plan.capture
     backend = split.plan.split_records[split.index].backend
     if not capture.optimizers >> backend & 1:
@@ -128,7 +128,7 @@ def answer_of(split: Split) -> OptimizedRecord | None:
 
 
 def _answers(plan: Planned) -> dict[tuple[int, int, int], OptimizedRecord]:
-    """What backends made of the nodes from one number to another."""
+    """The nodes as backends optimized them, by (backend, start, end)."""
     return {(a.backend, a.start, a.end): a for a in reversed(plan.capture.optimized)}
 
 

@@ -30,10 +30,10 @@ class Step:
     """One step.
 
     `query` is the question to `backend` about `tensor`: "supports_op", "offload_op" (does it want
-    the op although the weight `witness` must be copied), "supports_buft" (can it use the memory of
-    `witness`). Or it is the decision: "pin" (the tensor was pinned before), "assign" (`answer` is
-    the cause code, `witness` the tensor that the decision follows from), "new_split" (`answer` is
-    "backend", "weight" or "inputs"), "copy" (`witness` is copied to `backend`).
+    the op although the weight `witness` must be copied) or "supports_buft" (can it use the memory
+    of `witness`). Or it is the decision. "pin": the tensor was pinned before. "assign": `answer` is
+    the cause code, and the decision follows from `witness`. "new_split": `answer` is "backend",
+    "weight" or "inputs". "copy": `witness` is copied to `backend`.
     """
 
     index: int

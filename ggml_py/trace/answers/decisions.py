@@ -72,7 +72,7 @@ class Decisions:
         return None if found is None else step_of(self.plan, found)
 
     def meetings(self, t: PlanTensor) -> Iterator[Meeting]:
-        """What the sweeps brought to node `t`, until one placed it."""
+        """The backends that the sweeps brought to node `t`, with outcomes, until one placed it."""
         placements = self.placements
         if t.index is None or t.is_view_op or placements[t.id].passes[0] >= 0:
             return

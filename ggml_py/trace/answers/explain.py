@@ -67,11 +67,11 @@ class Link:
 class Explanation:
     """Why `subject` is on its backend. `str()` is text to read, `to_dict()` data for JSON.
 
-    `links` are the decisions, the subject's own first. `notes` say which backends were asked
-    before, which sweeps reached it, and what is copied for it. The links rest on the steps of the
+    `links` are the decisions, the subject's own first. `notes` name the backends asked before, the
+    sweeps that reached it, and the tensors copied for it. The links rest on the steps of the
     reference scheduler; `disagreements` lists the tensors that ggml placed differently. It is empty
-    unless this ggml has a rule that the reference does not know. `limits` say what is unknown, and
-    why.
+    unless this ggml has a rule that the reference does not know. `limits` name unknown facts, and
+    why they are unknown.
     """
 
     subject: PlanTensor
@@ -96,8 +96,8 @@ class Explanation:
 
     @property
     def root(self) -> str:
-        """What the chain goes back to: "weight's buffer", "buffer", "input flag", "pin",
-        "unsupported op", "no neighbour" or "unknown"."""
+        """The origin of the chain: "weight's buffer", "buffer", "input flag", "pin", "unsupported
+        op", "no neighbour" or "unknown"."""
         return next((link.root for link in self.links if link.root), UNKNOWN)
 
     def __repr__(self) -> str:

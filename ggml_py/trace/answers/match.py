@@ -35,8 +35,8 @@ def match_tensors(a: Capture, b: Capture) -> Match:
     """The tensors that two graphs have in common.
 
     If a name occurs equally often in both graphs (real graphs repeat names), its tensors are paired
-    in order. The others, and those with names made up by ggml (node_12), are aligned by the
-    sequence of ops between pairs, or else matched by what they read. Views are not compared if a
+    in order. Other tensors, also those with a name made up by ggml (node_12), are aligned by the
+    sequence of ops between pairs, or else matched by their sources. Views are not compared if a
     capture is from a debug log or a snapshot, which leave them out. Names and ops are compared only
     as far as a log prints them.
     """
@@ -75,9 +75,10 @@ def match_tensors(a: Capture, b: Capture) -> Match:
 
 
 def _window(part: Sequence[Key], whole: Sequence[Key], before: int) -> range:
-    """The positions of the whole graph that an excerpt can be of: those of the same numbers if the
-    graph is the same there, otherwise judging by the names that occur once in both. `before` is the
-    number of nodes before the excerpt's first, if the graph is the same."""
+    """Range of positions in the whole graph from which an excerpt may come. If the graph is the
+    same there, these are the excerpt's own positions; otherwise names that occur once in both give
+    the range. `before` is the number of nodes before the excerpt's first, if the graph is the same.
+    """
     if part == whole[before : before + len(part)]:
         return range(before, before + len(part))
     places, there = _places(part), _places(whole)

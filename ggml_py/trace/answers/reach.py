@@ -1,7 +1,7 @@
 """Nodes that use memory that their backend cannot reach, or whose writes are lost.
 
-The scheduler copies what a node reads to the node's backend, but not what it writes: the result of
-an op in place, or of an op on a view, is where its source is, whichever backend computes it.
+The scheduler copies a node's sources to the node's backend, but copies no result back. The result
+of an op in place, or of an op on a view, is in its source's memory, whichever backend computes it.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ _OFF = ("weight", "offload")  # reasons that moving the weight removes
 
 @dataclass(frozen=True)
 class Remedy:
-    """Options, the plan that results from them, and what is known of them."""
+    """Options, the plan that results from them, and the evidence for them."""
 
     flags: str  # as on llama.cpp's command line
     plan: Planned  # with them
@@ -80,8 +80,8 @@ def best(
 ) -> Remedy | None:
     """Tries each candidate (flags, changes) together with the earlier ones that helped. The remedy
     has all that helped; None if none did. Of several that change the same settings it has one: a
-    later one only if it gives fewer splits. `make` returns the plan with changes, or None. What
-    certainly has no `room` (bytes; None: not known) is left out."""
+    later one only if it gives fewer splits. `make` returns the plan with changes, or None.
+    Candidates that certainly have no `room` (bytes; None: not known) are left out."""
     found = plan
     helped: dict[str, dict[Any, Any]] = {}
     for flag, changes in candidates:

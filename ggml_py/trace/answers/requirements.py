@@ -59,8 +59,8 @@ def _is_lower(facts: Facts, t: TensorRecord, device: int) -> bool:
 
 
 def _fallen(facts: Facts, device: int) -> Iterator[tuple[TensorRecord, int]]:
-    """Unpinned nodes in the CPU's memory that read what is on `device`, and those that would be on
-    it if it supported them."""
+    """Unpinned nodes in the CPU's memory that read a tensor on `device`, and unpinned nodes that
+    would be on it if it supported them."""
     below = [
         t for t in facts.computed
         if t.pin < 0 and facts.where[t.id] > device and not facts.has_own_memory(facts.where[t.id])

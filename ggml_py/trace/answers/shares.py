@@ -98,7 +98,7 @@ def headline(plan: Planned) -> str:
 
 
 def _uploads(plan: Planned) -> str:
-    """What the expert cache may upload besides the copies."""
+    """Bytes that the expert cache may upload besides the copies, in words; "" without a cache."""
     caches = expert_cache(plan)
     if not caches:
         return ""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-# The order of variants: changes that keep the values come first, then those that round them, then
-# those that compute something else, then several changes together.
+# The order of variants. First come changes that keep the values, then changes that round them, then
+# changes that compute something else, then several changes together.
 KINDS = ("buffer", "contiguous", "type", "op_param", "dimension", "together")
 
 

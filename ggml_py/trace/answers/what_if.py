@@ -51,8 +51,8 @@ def changed(
     upstream: str | None = None,
     parallel: bool | None = None,
 ) -> Capture:
-    """What the scheduler would then look at. Raises what `Plan.what_if` raises for changes that
-    mean nothing."""
+    """The changed capture, as the scheduler would then see it. Raises the errors of `Plan.what_if`
+    for changes that mean nothing."""
     capture = plan.capture
     capture.check_answers()
     for name in _dropped(drop):
@@ -99,8 +99,9 @@ _LIKE = {
 
 
 def _matching(capture: Capture, argument: str, which: Which, ops: bool = False) -> list[int]:
-    """Ids of the tensors that `which` means: an id, a name (the last tensor with it, as in
-    `Plan.node`), a pattern (all tensors that match), and with `ops` an op or its description."""
+    """Ids of the tensors that `which` names. An id or a name stands for one tensor: for a name the
+    last tensor, as in `Plan.node`. A pattern stands for all tensors that match. With `ops` an op or
+    its description stands for its nodes."""
     if isinstance(which, int) and not isinstance(which, bool):
         if not 0 <= which < len(capture.tensors):
             raise KeyError(

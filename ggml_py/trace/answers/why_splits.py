@@ -1,4 +1,4 @@
-"""Why a graph has so many splits: equal splits in groups, and the reasons for them."""
+"""Reasons for the splits of a graph, with equal splits in groups."""
 
 from __future__ import annotations
 
@@ -172,9 +172,9 @@ class _Asked:
         self._first: dict[int, _Row] = {}  # by split: the row for its nodes without a row
 
     def _main(self) -> str:
-        """The backend that nodes are on unless something keeps them off it: of the devices with
-        memory of their own the one that computes the most nodes; if there is none, the backend that
-        does."""
+        """The backend that nodes are on unless something keeps them off it. It is the device with
+        its own memory that computes the most nodes. If none computes enough of them, it is the
+        backend that computes the most."""
         counts = self.plan.nodes_per_backend()
         names = [self.facts.name(b) for b in self.facts.devices]
         least = sum(counts.values()) / _LEAST_SHARE
