@@ -1,4 +1,4 @@
-"""What training reads and what it reports: datasets and results."""
+"""Datasets and results of training."""
 
 from __future__ import annotations
 

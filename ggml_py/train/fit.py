@@ -70,10 +70,10 @@ def epoch(
     """Trains on the datapoints before `idata_split` (default: all) and evaluates the others.
 
     `callback(progress)` is called after each batch; an exception in it ends the epoch. The epoch
-    adds to the given results. Needs static graphs. Raises `ArgumentError` for a dataset that does
-    not fit the model: another ne or type, datapoints that do not make whole batches (in a part that
-    trains, a multiple of `opt_period` batches), missing labels, or labels the loss does not take.
-    C: ggml_opt_epoch
+    adds to the given results. Needs static graphs. Raises `ArgumentError` if the dataset does not
+    fit the model: another ne or type, missing labels, or labels that the loss does not take. Raises
+    it, too, if the datapoints do not make whole batches, or in a part that trains a multiple of
+    `opt_period` batches. C: ggml_opt_epoch
     """
     ptr_of(OptContext, opt), ptr_of(Dataset, dataset)
     check_function(callback, "(progress)", "callback")
