@@ -1,4 +1,4 @@
-"""What can be changed in a node, and what must change with it.
+"""Changes to a node, and the parts that must change together.
 
 A size is rarely free: the k of a mul_mat is ne0 of both sources. Which sizes belong together is
 found by trial: the smallest set of sizes equal to this one that the constructor accepts when they
@@ -59,9 +59,9 @@ class Change:
 
 
 def types_near(type_: int) -> list[int]:
-    """The other types, nearest first. Those of its family come first, by difference in bits per
-    element (of two equally near, the larger one first); then f16, f32, bf16, q8_0, q4_0; then the
-    rest, again by bits."""
+    """The other types, nearest first. Types of its family come first, by difference in bits per
+    element; of two equally near types the larger one is first. Next are f16, f32, bf16, q8_0 and
+    q4_0, then the rest, again by bits."""
     name = enums.Type(type_).name
     family = next((f for f in _FAMILIES if name in f), ())
 
@@ -223,9 +223,9 @@ def _tied(replay: Replay, state: State, slot: Slot) -> tuple[Slot, ...]:
 
 
 def sizes_near(size: int, step: int, down: bool) -> list[int]:
-    """Other sizes to ask about, nearest first: the next size; every multiple of 8 up to 640, the
-    range of head sizes; 2**n times 1, 3, 5, 7 and 9; and for each power of two its neighbours and
-    its nearest multiple. All are rounded up to multiples of `step`."""
+    """Other sizes to ask about, nearest first. They are the next size, every multiple of 8 up to
+    640 (the range of head sizes), and 2**n times 1, 3, 5, 7 and 9. Each power of two adds its
+    neighbours and its multiple nearest to `size`. All are rounded up to multiples of `step`."""
     most = size - 1 if down else max(16 * size, 1 << 17)
     found = {size - step if down else size + step, *range(8, 641, 8)}
     for n in range(most.bit_length() + 1):

@@ -1,9 +1,9 @@
 """Finds the constructors of a node by trial. The table of constructors is made this way.
 
 A constructor is called with the node's sources and some numbers, then again with each number
-changed alone: the words of op_params (or the sizes of the result) that change with it keep it.
-vendor/constructors.py does this with a sample of every constructor. If the library is of another
-release than the table, each node is its own sample.
+changed alone. If a word of op_params, or a size of the result, changes with a number, it keeps the
+number. The script `vendor/constructors.py` does this with a sample of every constructor. If the
+library is of another release than the table, each node is its own sample.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ from .making import Maker, Node, NodeSource, words_of
 
 @dataclass(frozen=True)
 class State:
-    """What can be changed in a node: its sources, the constructor's arguments, the other words."""
+    """The changeable parts of a node: its sources, the constructor's arguments, the other words."""
 
     sources: tuple[NodeSource, ...]
     args: tuple[tuple[str, Value], ...]

@@ -1,10 +1,10 @@
 """Finds the smallest changes to a node that a device supports.
 
-`supports_op` only answers yes or no. So the node is rebuilt with one change at a time, and the
-device is asked about each: a source made contiguous, the type of a source, a parameter of the op, a
-size together with those that must equal it. Sizes are bisected to the last one that is supported.
-If no single change helps, several are made at once and then undone one by one, until only the
-necessary ones are left.
+`supports_op` only answers yes or no. The node is therefore rebuilt with one change at a time, and
+the device is asked about each. A change makes a source contiguous, or sets the type of a source, a
+parameter of the op, or a size and all sizes that must equal it. Sizes are bisected to the last
+supported one. If no single change helps, several are made at once and then undone one by one, until
+only the necessary ones are left.
 
 Nothing is allocated or computed. One search asks the device at most `MOST_ASKED` times.
 """
