@@ -121,7 +121,7 @@ def _is_hosts(facts: Facts, t: TensorRecord) -> bool:
 
 
 def _read(facts: Facts, t: TensorRecord, weight: TensorRecord) -> int:
-    """Bytes of the weight that computing `t` reads: of experts those that its tokens choose."""
+    """Bytes of the weight that `t` reads; of experts it reads the ones that its tokens choose."""
     if t.op != "MUL_MAT_ID":
         return weight.nbytes
     chosen = prod(facts.capture.tensors[t.src[2]].ne)

@@ -131,8 +131,8 @@ class _Pair:
             self.works.append((there, here, t, weight.nbytes, memory))
 
     def at(self, n: int) -> tuple[float, float, float] | None:
-        """Seconds there and here with so many tokens, and the deviation of their difference; None
-        if they are not known."""
+        """Seconds on the device and on the CPU with `n` tokens, and the deviation of their
+        difference; None if they are not known."""
         there = here = errors_there = errors_here = 0.0
         for on_device, on_cpu, t, nbytes, memory in self.works:
             given, made = int(_FLOAT * n * on_cpu.at[1] / t.ne[0]), _FLOAT * n * t.ne[0]

@@ -19,7 +19,8 @@
 5. Tensors are read without a call (`t.ne`), so they cannot hold a pointer for the time of a call.
    They hold their Context, which keeps its metadata as long as Python holds it, closed or not.
    Tensors of handles that own more than metadata have a pointer that holds the handle's (`within`).
-   What knows tensors by address (a scheduler's pins) holds the Tensors, or another would be meant.
+   An object that knows tensors by address (a scheduler's pins) holds the Tensors: otherwise a new
+   tensor could get the address.
 6. `ptr` is a plain attribute that close() deletes. Reading it costs nothing while the object is
    open and raises `ClosedError` afterwards. For that a closed object changes its class: with a
    `__getattr__` on open objects, CPython would not specialise their method calls (100 ns per op).

@@ -1,4 +1,4 @@
-"""Makes exceptions of what the guards recorded. Called by the native module (native/module.h)."""
+"""Makes exceptions of the guards' records. Called by the native module (native/module.h)."""
 
 from __future__ import annotations
 

@@ -64,8 +64,8 @@ def _measured(heads: int, tokens: int, place: int) -> tuple[int, ...]:
 
 
 def _areas(bench: Bench, stack: ExitStack, type_: str, total: int) -> list[Filled]:
-    """Memory in several places, or in as many as have room in a quarter of what is free. Of a
-    server it is one: where that lies is not ours to choose, and sending takes long."""
+    """Memory in several places, as far as they have room in a quarter of the free memory. On a
+    server it is one place: the server chooses where, and sending takes long."""
     most = 1 if bench.is_remote else bench.device.memory[0] // (4 * total)
     areas = [stack.enter_context(closing(own_memory(bench.backend, type_, total)))]
     with suppress(GgmlError):

@@ -1,5 +1,5 @@
-"""Times real nodes on one real device: several in one graph, so that what a graph takes separates
-from what a node takes."""
+"""Times real nodes on one real device, several in one graph: this separates the time of a node from
+the time of a graph."""
 
 from __future__ import annotations
 
@@ -64,11 +64,11 @@ def is_remote(device: Device) -> bool:
 
 
 def work_as_upstream(offset: int | None = None) -> None:
-    """Lets the CPU backend's work begin where it does in upstream's programs; with `offset` so many
-    bytes behind a cache line.
+    """Lets the CPU backend's work memory begin at the same place as in upstream's programs, or
+    `offset` bytes behind a cache line.
 
-    Upstream gets it with `new`, and what glibc maps begins 16 bytes behind a page. Ours begins at a
-    cache line, which makes attention of many tokens up to a quarter quicker.
+    Upstream gets it with `new`, and memory mapped by glibc begins 16 bytes behind a page. Ours
+    begins at a cache line, which makes attention of many tokens up to a quarter quicker.
     """
     if offset is None:
         offset = 16 if platform.libc_ver()[0] == "glibc" else 0
@@ -91,8 +91,7 @@ class Bench:
         self.cpu = device("CPU")
         self.backend = measured.init(n_threads=n_threads)
         self.is_cpu = measured.name == self.cpu.name
-        # An RPC server computes after it was told to, and synchronize does not wait for it: only
-        # reading does.
+        # An RPC server computes in the background. Only reading waits for it, synchronize does not.
         self.is_remote = is_remote(measured)
         if beside is None:  # a server on this machine has cores that threads of ours would take
             beside = 1 if self.is_remote else n_threads

@@ -77,8 +77,8 @@ def _is_here(host: str) -> bool:
 
 
 class Busy:
-    """How many cores others kept busy since it was made: what all processes used without this one,
-    and what the machine's host took (steal). 0 where the system does not tell."""
+    """Cores that others kept busy since it was made: cores used by other processes, and time that
+    the machine's host took (steal). 0 where the system does not count them."""
 
     def __init__(self) -> None:
         self._all, self._own = _busy_ticks(), _own_ticks()

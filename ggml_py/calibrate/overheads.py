@@ -30,7 +30,7 @@ _WEIGHTS = (1 << 20, 1 << 22, 1 << 25)  # bytes of those that are copied from a 
 
 
 def measure_compute(bench: Bench) -> Steps:
-    """On the CPU, a graph of one small node, by the scheduler's own clock: what a split takes."""
+    """Seconds of a split on the CPU: a graph of one small node, by the scheduler's own clock."""
     with Context(1 << 20) as context:
         x = context.new_tensor("f32", 32, name="x")
         graph = context.new_graph()
@@ -67,7 +67,7 @@ def measure_cold_node(bench: Bench, cold: int) -> Steps:
 
 
 def _chain(bench: Bench, weights: list[Tensor] | list[None], small: int) -> float:
-    """The least seconds of a chain of products with so many small nodes behind each."""
+    """Seconds of a chain of products with `small` nodes behind each: the 20 % quantile of runs."""
     with Context(64 << 20) as context, Context(16 << 20) as kept:
         norms = [kept.new_tensor("f32", 768) for _ in weights]
         kept.alloc(bench.backend)
@@ -147,8 +147,8 @@ def _turns(bench: Bench, weight: Tensor, on_device: bool, on_cpu: bool) -> float
 
 
 def _copies(bench: Bench, other: Device) -> None:
-    """Copies of tensors from and to another device; of the host's memory also from and to what the
-    device has locked (pinned)."""
+    """Copies of tensors from and to another device. For the host they are also measured with memory
+    that the device has locked (pinned)."""
     if bench.backend.buffer_type.is_host and other.buffer_type.is_host:
         return
     served = bench.is_remote or is_remote(other)

@@ -116,8 +116,8 @@ def measure_experts(bench: Bench, type_: str, cold: int) -> Steps:
 
 
 def _experts(bench: Bench, weights: Sequence[Tensor], n: int) -> bool:
-    """One sample; False if the device does not compute it. One token after the other takes all
-    experts in turn: those that none takes would stay out of the caches, and others in them."""
+    """One sample; False if the device does not compute it. Single tokens take all experts in turn.
+    Otherwise unused experts would stay out of the caches, and used ones in them."""
     rng = np.random.default_rng(n)
     every = np.arange(_N_EXPERT, dtype=np.int32).reshape(-1, 1, 2)
     many = rng.random((n, _N_EXPERT)).argsort(axis=1)[:, :2].astype(np.int32)

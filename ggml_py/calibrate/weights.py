@@ -1,5 +1,5 @@
-"""Matrices to multiply with: so many that no cache holds them, in each kind of memory that models
-have their weights in."""
+"""Matrices to multiply with: more than the caches hold, in each kind of memory that models have
+their weights in."""
 
 from __future__ import annotations
 

@@ -19,8 +19,8 @@ Progress = Callable[[float], None]
 
 
 class ModelSide(NamedTuple):
-    """What one side has: `words` are options of `ggml-py plan`, `release` a release or the folder
-    of a checkout, "" for what the process has."""
+    """The options of one side. `words` are options of `ggml-py plan`. `release` is a release or the
+    folder of a checkout; "" is the release of this process."""
 
     name: str
     words: tuple[str, ...]

@@ -25,7 +25,7 @@ class NodeMiss:
 
     @property
     def miss(self) -> float:
-        """Seconds between the two; what is known of them if one is not."""
+        """Seconds between prediction and measurement; an unknown one counts as 0."""
         return abs((self.predicted or 0.0) - (self.measured or 0.0))
 
 
@@ -64,7 +64,7 @@ class Analysis:
 
 
 def analysis_of(run: Recorded, machine: Machine, n_past: int | None = None) -> Analysis:
-    """The cost of the plan that took most of a run's time, beside what the run took for it.
+    """The cost of the plan that took most of a run's time, beside its measured time.
 
     Raises ValueError for a run without plans.
     """

@@ -36,7 +36,7 @@ class Described:
 
 @dataclass(frozen=True)
 class MeasuredDevice:
-    """One device and what was measured of it."""
+    """One device and its samples."""
 
     name: str
     description: str

@@ -1,4 +1,4 @@
-"""What a node has to do, in the terms that samples are kept by: a kind of work and its size.
+"""The work of a node, in the terms of samples: a kind of work and its size.
 
 1. Products with a weight: by the weight's type and the buffer that it is in (repacked weights have
    other kernels, mapped ones other pages), at (columns, elements of one matrix).
@@ -58,8 +58,8 @@ class NodeWork(NamedTuple):
 
 
 def fused_heads(plan: Planned) -> tuple[dict[int, str], frozenset[int]]:
-    """Of nodes that the CPU computes in one go: the first one's id, with the names of their ops
-    ("RMS_NORM+MUL"), and the ids of the others."""
+    """Nodes that the CPU computes in one go: the id of each first node, with the names of its ops
+    ("RMS_NORM+MUL"), and the ids of the other nodes."""
     heads, others = dict[int, str](), set[int]()
     for cpu in plan.capture.cpu:
         if cpu.fused and cpu.node == cpu.fused[0]:
@@ -76,8 +76,8 @@ def work_of(
     heads: Mapping[int, str],
     n_past: int | None = None,
 ) -> NodeWork:
-    """The work of a node that is computed on a backend with so many threads. `heads` are those of
-    `fused_heads`. With `n_past` tokens in the cache, attention skips the cells behind them."""
+    """The work of a node on a backend with `n_threads` threads. `heads` are from `fused_heads`.
+    With `n_past` tokens in the cache, attention skips the cells behind them."""
     capture = plan.capture
     sources = [capture.tensors[i] for i in t.src if i >= 0]
     moved, operations = bytes_moved(t, sources), flops(t, sources)
@@ -102,9 +102,9 @@ def work_of(
 
 
 def _kept(plan: Planned, t: TensorRecord, sources: _Sources) -> int:
-    """Bytes of the sources that are there before the graph; a copy's target is one of them. Tables
-    do not count, as few of their rows are read. A source counts as the result's size at most: of
-    the states of many sequences only some are read."""
+    """Bytes of the sources with memory before the graph; a copy's target is one of them. Tables do
+    not count, as few of their rows are read. A source counts as the result's size at most, because
+    of the states of many sequences only some are read."""
     if t.op in _KEPT_IN_ROWS:
         return 0
     return sum(
@@ -114,7 +114,7 @@ def _kept(plan: Planned, t: TensorRecord, sources: _Sources) -> int:
 
 
 def _is_kept(plan: Planned, t: TensorRecord) -> bool:
-    """Whether it is, or is a view of, a tensor that is there before the graph."""
+    """Whether it is, or is a view of, a tensor with memory before the graph."""
     return plan.capture.tensors[t.view_src if t.view_src >= 0 else t.id].buffer >= 0
 
 
@@ -161,7 +161,7 @@ def _experts(
     a, _b, ids = sources[:3]
     n, used, tokens = a.ne[2], ids.ne[0], ids.ne[1]
     pairs = used * tokens
-    # A router chooses as if at random: so many of n experts are used by at least one token.
+    # The number of experts used by at least one token, if a router chooses at random.
     touched = n * (1 - (1 - used / n) ** tokens) if used < n else n
     key = f"{EXPERTS} {a.type}{place_of(plan, a, backend)}"
     return key, (pairs / touched, a.ne[0] * a.ne[1]), touched

@@ -49,7 +49,7 @@ def show(
     remedy: Remedy | None = None,
     console: Console | None = None,
 ) -> None:
-    """Prints the headline, each backend's share, the splits, and why there are so many. With
+    """Prints the headline, each backend's share, the splits, and the reasons for their number. With
     `nodes` it prints every split, every node with its cause, and memory. `why` and `remedy` are
     computed from the plan unless `why` is given."""
     console = console or new_console()

@@ -70,7 +70,7 @@ class ComputeBuffer:
 
     @property
     def peak_step(self) -> int:
-        """The first step at which so many are."""
+        """First step at which the live bytes reach the peak."""
         return self._usage.peak_step
 
     @property

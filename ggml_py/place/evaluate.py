@@ -58,7 +58,7 @@ class WorkloadTime:
 
 @dataclass(frozen=True)
 class Way:
-    """One way to run the model, with what was found out about it."""
+    """One way to run the model, with its time and memory."""
 
     flags: Flags
     parts: tuple[WorkloadTime, ...]
@@ -78,7 +78,7 @@ class Way:
 
     @property
     def most_seconds(self) -> float:
-        """The upper end of the interval of `seconds`, with what was not measured."""
+        """The upper end of the interval of `seconds`, with work that was not measured."""
         if self.refused or not self.parts:
             return math.inf
         weights = sum(part.workload.weight for part in self.parts)

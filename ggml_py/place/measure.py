@@ -1,5 +1,5 @@
-"""Measures ways to run a model with llama-bench, in turns, so that what changes meanwhile meets all
-of them."""
+"""Measures ways to run a model with llama-bench, in turns: changes of the machine's speed then meet
+all of them."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ class Placed:
         return next(others, None)
 
     def decided(self, measured: Sequence[Measured]) -> Placed:
-        """The same, decided by what was measured of the given way and others."""
+        """The same, decided by measurements of the given way and others."""
         given = next(one for one in measured if one.way.flags == self.given.flags)
         best = min(measured, key=lambda one: one.usual)
         least = noise(measured)

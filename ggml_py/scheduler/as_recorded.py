@@ -98,8 +98,8 @@ class AsRecorded:
     """A scheduler on devices that answer as those of a recorded plan did, for the plans that one
     scheduler made. Devices that are not here are simulated while the block lasts.
 
-    `size` is the number of tensors that it has room for; 0 for those of `plan`. `n_threads` are
-    those of the CPU (as usual). C: ggml_backend_sched_new
+    `size` is the number of tensors that it has room for (0: as many as `plan` has). `n_threads` is
+    the number of the CPU's threads (as usual). C: ggml_backend_sched_new
     """
 
     def __init__(self, plan: Plan, size: int = 0, n_threads: int | None = None) -> None:

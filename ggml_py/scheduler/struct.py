@@ -13,7 +13,7 @@ from ..errors import ClosedError
 from ..tensors.tensor import Tensor
 
 _MOST_SHOWN = 200  # elements of an array, like gdb's `set print elements`
-_REPEATS = 10  # so many equal elements in a row are counted, like gdb's `set print repeats`
+_REPEATS = 10  # from this number on equal elements are counted, like gdb's `set print repeats`
 _SCALARS = {
     (lib.GP_FIELD_BOOL, 1): "bool", (lib.GP_FIELD_INT, 4): "int32_t",
     (lib.GP_FIELD_UINT, 4): "uint32_t", (lib.GP_FIELD_INT, 8): "int64_t",

@@ -1,4 +1,4 @@
-"""llama.cpp's expert cache (--moe-cache-mib) in a plan: what it holds, and what it may upload.
+"""llama.cpp's expert cache (--moe-cache-mib) in a plan: its content, and the bytes it may upload.
 
 Experts of layers whose experts are in host memory have slots in a device's memory. A layer's slot
 map is an input of a split; when it is copied, libllama's copy callback uploads the experts that the

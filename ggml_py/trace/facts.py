@@ -96,8 +96,7 @@ class Facts:
         return [b for b in range(self.last) if self.has_own_memory(b)]
 
     def room(self, b: int) -> int | None:
-        """Bytes that are free in a backend's memory beside what the plan's model has there; None if
-        that is not known."""
+        """Free bytes in a backend's memory beside the plan's model; None if they are not known."""
         backend = self.plan.backends[b]
         made = self.plan.provenance.device(backend.device) or self.plan.provenance.device(
             backend.name

@@ -26,16 +26,16 @@ class MemoryRow(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """All of it; without `compute` if that is not known."""
+        """Bytes in all; without `compute` if that is not known."""
         return self.weights + self.cache + (self.compute or 0) + self.outputs
 
 
 class Promise(NamedTuple):
-    """Whose promise a plan is."""
+    """The promise of a plan: by whom it is made, and under which changes."""
 
     loader: str = ""  # "llama.cpp" for a model; "": somebody built the graph
     reloaded: tuple[str, ...] = ()  # changes under which the loader loaded the model again
-    changes: tuple[str, ...] = ()  # further ones, which only the scheduler was told about
+    changes: tuple[str, ...] = ()  # further changes, known only to the scheduler
     graphs: str = ""  # "libllama" if it built the graph; "": ggml_py or its user did
     # Tokens that the cache of a model has before its graph; None: not known, or several sequences.
     n_past: int | None = None

@@ -1,4 +1,4 @@
-"""Reads the state of a sequence piece by piece, and says what is wrong with it."""
+"""Reads the state of a sequence piece by piece, and raises errors for damage."""
 
 from __future__ import annotations
 

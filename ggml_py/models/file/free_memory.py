@@ -24,8 +24,8 @@ _CGROUPS = Path("/sys/fs/cgroup")
 
 @contextlib.contextmanager
 def naming(part: str, advice: str) -> Iterator[None]:
-    """Raises `AllocError` with `part` (of the model) and `advice` (what would need less) if the
-    block runs out of memory."""
+    """Raises `AllocError` if the block runs out of memory. `part` is a part of the model, and
+    `advice` names changes that need less."""
     try:
         yield
     except (MemoryError, OSError) as error:

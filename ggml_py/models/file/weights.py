@@ -198,8 +198,8 @@ class Weights:
         return self._made.keys()
 
     def nbytes_by_buffer_type(self) -> dict[BufferType, int]:
-        """Bytes of the buffers of each type, with what alignment adds, and what lies between the
-        tensors that stay in the mapped file."""
+        """Bytes of the buffers of each type, with alignment, and with the gaps between the tensors
+        that stay in the mapped file."""
         return free_memory.sizes(self._buffers)
 
     @property

@@ -1,4 +1,4 @@
-"""llama.cpp options that would help a plan, and what is known of them."""
+"""llama.cpp options that would help a plan, and the evidence for them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Remedy:
 
     flags: str  # as on llama.cpp's command line
     plan: Planned  # with them
-    claim: str  # what is better, and by which knowledge
+    claim: str  # the gain, and the knowledge behind it
     room: str  # whether it fits: "fits, 1.2 GiB on gpu0 stay free", or "not checked: ..."
     known_by: str  # "machine", "data sheets" or "bytes"
     gain: float = 1.0  # how often it is as quick; by bytes, as few
