@@ -77,7 +77,7 @@ class Profile:
     @property
     def offload(self) -> tuple[str, int]:
         """The way to count the batch, and the smallest batch that is offloaded. A record has
-        neither: these are the usual ones."""
+        neither: 32 rows."""
         return "rows", 32
 
     def decide(self, tensor: Any) -> Decision:
