@@ -32,11 +32,12 @@ def load_profile(name: str | os.PathLike[str], /, **properties: object) -> Profi
     - a card ("rtx4090", "mi300x") or a backend ("cuda", which means one named card): upstream's own
       `supports_op` answers. `properties` change the card's properties.
     - the path of a CSV file that `test-backend-ops support --test-file OPS --output csv` wrote on
-      any machine: it answers for exactly the ops in it, and any other op is "not on record".
+      any machine.
     - the path of a text file (".txt") with the output of `vulkaninfo` there: a card of Vulkan.
 
-    Raises `UnknownDeviceError` for an unknown name, `ArgumentError` for a file that is not a
-    profile or an unknown property, and `NotBuiltError` if the build lacks the card's backend.
+    A CSV file answers for exactly the ops in it; any other op is "not on record". Raises
+    `UnknownDeviceError` for an unknown name, `ArgumentError` for a file that is not a profile or an
+    unknown property, and `NotBuiltError` if the build lacks the card's backend.
     """
     if not isinstance(name, (str, os.PathLike)):
         raise TypeError(f"name: expected a str or a path, got {type(name).__name__}")
