@@ -38,7 +38,9 @@ schema:         ## refresh docs/plan.schema.json and docs/run.schema.json
 	@$(PYTHON) -c 'import json; from ggml_py.export.json import plan as to_json; print(json.dumps(to_json.schema(), indent=2))' > docs/plan.schema.json
 	@$(PYTHON) -c 'import json; from ggml_py.export.json import run as run_json; print(json.dumps(run_json.schema(), indent=2))' > docs/run.schema.json
 
-docs:           ## refresh what the examples of docs/ print
+docs:           ## refresh the tables of docs/ and what its examples print
+	@$(PYTHON) tests/house/kernel_table.py
+	@$(PYTHON) tests/house/record_tables.py
 	@$(PYTHON) tests/house/doc_pages.py
 	@$(PYTHON) tests/house/test_docs_pytest.py
 

@@ -1,8 +1,5 @@
 """Uses of private attributes of other folders' classes.
 
-    python tests/house/privates.py            how many, by folder
-    python tests/house/privates.py models     each of them, with file and line
-
 A private is an attribute whose name begins with one underscore. A use counts if it reads or writes
 the attribute of something other than `self` or `cls`, and a class of another folder has an
 attribute of that name. Types are not checked: a folder's own private of the same name counts too,
@@ -12,8 +9,7 @@ so give it another name.
 from __future__ import annotations
 
 import ast
-import sys
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -90,13 +86,3 @@ def _of_body(node: ast.stmt) -> list[str]:
             names = [str(name) for name in slots]
         return names
     return []
-
-
-if __name__ == "__main__":
-    if sys.argv[1:]:
-        for use in uses():
-            if use.folder in sys.argv[1:]:
-                sys.stdout.write(f"{use.place}: {use.what} (of {', '.join(use.of)})\n")
-    else:
-        for folder, n in Counter(use.folder for use in uses()).most_common():
-            sys.stdout.write(f"{n:5} {folder}\n")
