@@ -39,10 +39,10 @@ schema:         ## refresh docs/plan.schema.json and docs/run.schema.json
 	@$(PYTHON) -c 'import json; from ggml_py.export.json import run as run_json; print(json.dumps(run_json.schema(), indent=2))' > docs/run.schema.json
 
 docs:           ## refresh the tables of docs/ and what its examples print
-	@$(PYTHON) tests/house/kernel_table.py
+	@$(PYTHON) tests/support/kernel_table.py
 	@$(PYTHON) tests/house/record_tables.py
-	@$(PYTHON) tests/house/doc_pages.py
-	@$(PYTHON) tests/house/test_docs_pytest.py
+	@$(PYTHON) tests/support/doc_pages.py
+	@$(PYTHON) -m tests.house.test_docs_pytest
 
 site:           ## the documentation site in site/
 	@NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs build -q && echo site/index.html

@@ -25,9 +25,9 @@ from models import reference
 
 from ggml_py.boundary.ffi import BUILD
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "support"))
-from oracle_programs import Oracle
-from upstream_plans import KNOWN, N_TOKENS, SETTINGS, compared
+sys.path.append(str(Path(__file__).resolve().parent.parent))
+from tests.support.oracle_programs import Oracle
+from tests.support.upstream_plans import KNOWN, N_TOKENS, SETTINGS, compared
 
 REPO = Path(__file__).resolve().parent.parent
 PATTERNS = (

@@ -27,12 +27,11 @@ from typing import Any
 import numpy as np
 import search
 
-sys.path.insert(0, str(search.REPO / "tests" / "support"))
-import handle_kinds
-
+sys.path.append(str(search.REPO))
 import ggml_py as ggml
 from ggml_py.boundary.handle import LIVE, Handle
 from ggml_py.sim import device as sim
+from tests.support import handle_kinds
 
 MOST_MEMORY = 6 << 30  # bytes of address space: the system refuses to give more
 CALLS = 40

@@ -17,7 +17,7 @@ from typing import Any
 
 import search
 
-sys.path.insert(0, str(search.REPO / "tests" / "support"))
+sys.path.append(str(search.REPO))
 
 # Cards of backends without a record of their own are asked about the rows of another.
 _RECORD = {"hip": "cuda", "musa": "cuda", "cann-310p": "cann"}
@@ -26,10 +26,9 @@ _RECORD = {"hip": "cuda", "musa": "cuda", "cann-310p": "cann"}
 @cache
 def cases() -> tuple[tuple[str, str, str, bool | None], ...]:
     """Card, op, parameters, and what the record says; None if it is another backend's."""
-    from docs_ops import answers
-
     from ggml_py.sim.card import card_backends
     from ggml_py.sim.profiles.cards import OF_BACKEND
+    from tests.support.docs_ops import answers
 
     found = []
     for backend in card_backends():
@@ -52,11 +51,10 @@ def device_of(card: str) -> Any:
 
 def case(seed: int) -> str:
     """The backend, and how its answer compares with its record."""
-    from profile_cases import parsed
-    from profile_more_cases import ALL_CASES
-
     import ggml_py as ggml
     from ggml_py.tensors.call import call_of
+    from tests.support.profile_cases import parsed
+    from tests.support.profile_more_cases import ALL_CASES
 
     name, op, params, recorded = cases()[seed]
     device, profile = device_of(name)

@@ -11,8 +11,8 @@ import sys
 
 import search
 
-sys.path.insert(0, str(search.REPO / "tests" / "support"))
-from cause_cases import check
+sys.path.append(str(search.REPO))
+from tests.support.cause_cases import check
 
 SEARCH = search.Search(
     "causes",

@@ -13,22 +13,22 @@ import sys
 
 import search
 
-sys.path[:0] = [str(search.REPO / "tests" / folder) for folder in ("support", "scheduler")]
-import test_differential  # noqa: E402
+sys.path.append(str(search.REPO))
+from tests.support import scheduler_checks
 
 MAX_NODES = (6, 12, 24, 48)
 
 
 def case(seed: int) -> str:
     """The number of plans that were compared. Raises AssertionError for one that differs."""
-    return f"{test_differential.check(seed, MAX_NODES[seed % len(MAX_NODES)])} plans"
+    return f"{scheduler_checks.check(seed, MAX_NODES[seed % len(MAX_NODES)])} plans"
 
 
 SEARCH = search.Search(
     "differential",
     (
         "ggml_py/trace/*.py", "ggml_py/scheduler/*.py", "vendor/instrument.py",
-        "tests/scheduler/test_differential.py", "tests/support/random_graphs.py",
+        "tests/scheduler/scheduler_checks.py", "tests/support/random_graphs.py",
     ),
     case,
 )  # fmt: skip

@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 REPO = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(REPO / "benchmarks"), str(REPO / "tests" / "support")]
+sys.path[:0] = [str(REPO / "benchmarks")]
+sys.path.append(str(REPO))
 import fuzz_plan  # noqa: E402
 from search import Search, main  # noqa: E402
 
@@ -59,7 +60,7 @@ def compressed() -> list[bytes]:
 @cache
 def runs() -> list[tuple[bytes, list[tuple[Any, ...]]]]:
     """Runs of a few of the plans, and the places of each run's values."""
-    import drawn_plans
+    from tests.support import drawn_plans
 
     data = [run_json.render(drawn_plans.ran(p)) for p in plans()[:6]]
     return [(json.dumps(d).encode(), list(fuzz_plan._places(d))[1:]) for d in data]

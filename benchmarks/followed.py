@@ -11,8 +11,8 @@ import sys
 
 import search
 
-sys.path.insert(0, str(search.REPO / "tests" / "support"))
-from followed_cases import check
+sys.path.append(str(search.REPO))
+from tests.support.followed_cases import check
 
 SEARCH = search.Search(
     "followed",

@@ -22,8 +22,8 @@ from pathlib import Path
 
 import search
 
-sys.path[:0] = [str(search.REPO / "tests" / "support")]
-from gguf_mutator import Mutant, mutant  # noqa: E402
+sys.path.append(str(search.REPO))
+from tests.support.gguf_mutator import Mutant, mutant
 
 SPARE = 192 << 20  # address space beyond what a process has when it starts
 KEPT = 6 << 20  # resident bytes allowed beyond four times the file's size, for Python's caches

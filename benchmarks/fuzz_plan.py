@@ -18,11 +18,10 @@ from typing import Any
 
 import search
 
-sys.path[:0] = [str(search.REPO / "tests" / "support")]
-import random_graphs  # noqa: E402
-
-import ggml_py as ggml  # noqa: E402
-from ggml_py.export.json import plan as to_json  # noqa: E402
+sys.path.append(str(search.REPO))
+import ggml_py as ggml
+from ggml_py.export.json import plan as to_json
+from tests.support import random_graphs
 
 N_PLANS = 40
 ODD = (

@@ -17,9 +17,11 @@ import sys
 import threading
 from pathlib import Path
 
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent.parent / "tests" / "support")]
-import handle_world  # noqa: E402
+sys.path[:0] = [str(Path(__file__).parent)]
+sys.path.append(str(Path(__file__).parent.parent))
 import search  # noqa: E402
+
+from tests.support import handle_world  # noqa: E402
 
 STEPS = 40  # for all threads together
 _folder: list[Path] = []

@@ -12,10 +12,12 @@ import sys
 
 import search
 
-sys.path.insert(0, str(search.REPO / "tests" / "support"))
-import op_cases
-import op_more_cases  # noqa: F401  (registers its cases)
-from op_metamorphosis import check
+sys.path.append(str(search.REPO))
+from tests.support import (
+    op_cases,
+    op_more_cases,  # noqa: F401  (registers its cases)
+)
+from tests.support.op_metamorphosis import check
 
 
 def case(seed: int) -> str:

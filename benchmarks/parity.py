@@ -32,9 +32,9 @@ from rich.table import Table
 
 from ggml_py import models
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "support"))
-from arch_files import ARCHS, RECURRENT, deeper
-from oracle_programs import Oracle
+sys.path.append(str(Path(__file__).resolve().parent.parent))
+from tests.support.arch_files import ARCHS, RECURRENT, deeper
+from tests.support.oracle_programs import Oracle
 
 TYPES = ("f32", "f16", "q8_0", "q4_0", "q4_k", "q6_k")
 N_LAYER, N_CTX, BAR = 5, 512, 1e-4

@@ -35,11 +35,11 @@ from ggml_py.llama.programs import PROGRAMS
 from ggml_py.sim.card import card_backends
 from ggml_py.sim.profiles.cards import OF_BACKEND
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "support"))
-import arch_headers
-from arch_files import ARCHS, RECURRENT, deeper, load
-from oracle_programs import Oracle
-from placements import (
+sys.path.append(str(Path(__file__).resolve().parent.parent))
+from tests.support import arch_headers
+from tests.support.arch_files import ARCHS, RECURRENT, deeper, load
+from tests.support.oracle_programs import Oracle
+from tests.support.placements import (
     CARD_OPTIONS,
     Theirs,
     asked_by,

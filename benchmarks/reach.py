@@ -11,8 +11,8 @@ import sys
 
 import search
 
-sys.path.insert(0, str(search.REPO / "tests" / "support"))
-from reach_cases import case
+sys.path.append(str(search.REPO))
+from tests.support.reach_cases import case
 
 SEARCH = search.Search(
     "reach",

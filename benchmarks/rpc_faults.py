@@ -12,8 +12,8 @@ import sys
 
 import search
 
-sys.path.insert(0, str(search.REPO / "tests" / "support"))
-import rpc_programs
+sys.path.append(str(search.REPO))
+from tests.support import rpc_programs
 
 SEARCH = search.Search(
     "rpc_faults",

@@ -25,9 +25,9 @@ from ggml_py.sim.text import sim_device_of
 from ggml_py.tensors.convert import type_of
 
 REPO = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(REPO / "tests" / folder) for folder in ("support", "threads")]
-from real_headers import Spec  # noqa: E402
-from reports import REPORTS  # noqa: E402
+sys.path.append(str(REPO))
+from tests.support.real_headers import Spec  # noqa: E402
+from tests.support.reports import REPORTS  # noqa: E402
 
 MIB = 1 << 20
 # Without the largest, whose plans take a second each.

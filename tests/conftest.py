@@ -16,32 +16,29 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-# Test files share what they plan and compute: each folder is on the path, helpers in support/.
 TESTS = Path(__file__).resolve().parent
-sys.path[:0] = [str(folder) for folder in TESTS.rglob("*") if any(folder.glob("*.py"))]
 
-pytest.register_assert_rewrite("tiers")
+pytest.register_assert_rewrite("tests.support.tiers")
 from ggml_py.builds import why_none  # noqa: E402
 
 if no_build := why_none():
     print(f"ERROR: {no_build}", file=sys.stderr)
     raise SystemExit(pytest.ExitCode.USAGE_ERROR)  # pytest shows a traceback of anything else
 
-import arch_headers  # noqa: E402
-import tiers  # noqa: E402
-from arch_files import ARCHS, SEEDS  # noqa: E402
-from gpu_device import gpu_or_skip  # noqa: E402
-from oracle_programs import Oracle  # noqa: E402
-
 import ggml_py as ggml  # noqa: E402
 from ggml_py.boundary.handle import LIVE  # noqa: E402
 from ggml_py.boundary.since import SINCE  # noqa: E402
+
+from .support import arch_headers, tiers  # noqa: E402
+from .support.arch_files import ARCHS, SEEDS  # noqa: E402
+from .support.gpu_device import gpu_or_skip  # noqa: E402
+from .support.oracle_programs import Oracle  # noqa: E402
 
 if TYPE_CHECKING:
     from ggml_py.models.synthetic import LlamaSpec
 
 # The first where the installed one has no entry point yet.
-pytest_plugins = ["ggml_py.pytest_plugin", "tiers"]
+pytest_plugins = ["ggml_py.pytest_plugin", "tests.support.tiers"]
 REPO = TESTS.parent
 DEFAULT = re.search(r'^default = "(.*?)"', (REPO / "vendor/upstream.toml").read_text(), re.M)[1]
 
@@ -177,7 +174,7 @@ def model_file(tmp_path_factory: pytest.TempPathFactory) -> Callable[[LlamaSpec]
 @pytest.fixture(params=["rpc", pytest.param("here", marks=pytest.mark.gpu)])
 def gpu(request: pytest.FixtureRequest) -> Iterator[str]:
     """A GPU's name: "rpc:HOST:PORT", this CPU as one; then the machine's own, or a skip."""
-    from rpc_net import server
+    from .support.rpc_net import server
 
     if request.param == "here":
         yield gpu_or_skip()
@@ -259,7 +256,7 @@ def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 @pytest.fixture(scope="session")
 def plans() -> dict[str, ggml.Plan]:
     """A plan of each graph of graphs.py, by name."""
-    import graphs
+    from .support import graphs
 
     made = {}
     for name, make in graphs.CASES.items():

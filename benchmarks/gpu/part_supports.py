@@ -23,9 +23,9 @@ import ggml_py as ggml
 from ggml_py.sim.profiles.cards import CARDS
 
 TREE = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(TREE / "tests" / "support")]
-from profile_cases import parsed  # noqa: E402
-from profile_more_cases import ALL_CASES  # noqa: E402
+sys.path.append(str(TREE))
+from tests.support.profile_cases import parsed  # noqa: E402
+from tests.support.profile_more_cases import ALL_CASES  # noqa: E402
 
 SHOWN = 400  # disagreements of each kind that are listed; all are counted
 SIM = "kit-card"

@@ -8,10 +8,14 @@ import sys
 from contextlib import ExitStack
 from pathlib import Path
 
-import graphs
 import pytest
-import random_graphs
-from advice_world import (
+
+import ggml_py as ggml
+from ggml_py.advice import checks as advice
+from ggml_py.trace.facts import Facts, _pattern
+
+from ..support import graphs, random_graphs
+from ..support.advice_world import (
     PLACES,
     World,
     attention,
@@ -22,10 +26,6 @@ from advice_world import (
     no_quantised_cache,
     only,
 )
-
-import ggml_py as ggml
-from ggml_py.advice import checks as advice
-from ggml_py.trace.facts import Facts, _pattern
 
 PAGES = Path(__file__).parents[2] / "docs" / "advice"
 

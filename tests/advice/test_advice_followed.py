@@ -3,7 +3,10 @@
 from contextlib import ExitStack
 
 import pytest
-from advice_world import (
+
+from ggml_py.trace.facts import Facts
+
+from ..support.advice_world import (
     World,
     attention,
     biased,
@@ -14,8 +17,6 @@ from advice_world import (
     no_quantised_cache,
     residual,
 )  # fmt: skip
-
-from ggml_py.trace.facts import Facts
 
 
 def fallback(w, followed):

@@ -3,7 +3,10 @@
 from contextlib import ExitStack
 
 import pytest
-from advice_world import (
+
+from ggml_py.advice import checks as advice
+
+from ..support.advice_world import (
     World,
     attention,
     biased,
@@ -13,8 +16,6 @@ from advice_world import (
     names,
     no_quantised_cache,
 )
-
-from ggml_py.advice import checks as advice
 
 
 @pytest.fixture

@@ -4,7 +4,10 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from advice_world import (
+
+import ggml_py as ggml
+
+from ..support.advice_world import (
     World,
     attention,
     biased,
@@ -18,9 +21,8 @@ from advice_world import (
     only,
     residual,
 )  # fmt: skip
-from test_rpc import client, needs_rpc, server
-
-import ggml_py as ggml
+from ..support.rpc_client import client, needs_rpc
+from ..support.rpc_net import server
 
 
 @pytest.fixture
@@ -157,10 +159,10 @@ def test_gp107_on_a_server(tmp_path):
     """The client is a process of its own: a server that goes takes it along."""
     program = """
         import sys
-        sys.path.insert(0, sys.argv[1])
+        sys.path.append(sys.argv[1])
         from contextlib import ExitStack
         import ggml_py as ggml
-        from advice_world import World, biased
+        from tests.support.advice_world import World, biased
 
         with ExitStack() as stack:
             remote = ggml.rpc_devices(sys.argv[2])[0]
@@ -169,8 +171,7 @@ def test_gp107_on_a_server(tmp_path):
         print("true")
     """
     with server() as process:
-        support = Path(__file__).parents[1] / "support"
-        client(program, str(support), process.endpoint, str(tmp_path / "p.json"))
+        client(program, str(Path(__file__).parents[2]), process.endpoint, str(tmp_path / "p.json"))
     finding = only(ggml.Plan.from_json(tmp_path / "p.json"), "GP107")
     assert names(finding) == ["biased0", "biased1", "biased2"]
     assert "1 split instead of 7" in finding.text

@@ -3,12 +3,13 @@
 from contextlib import ExitStack
 
 import pytest
-from advice_world import World, attention, gpu, names
 
 from ggml_py.cost import Machine
 from ggml_py.models import load
 from ggml_py.models.synthetic import LlamaSpec, write_llama
 from ggml_py.plan import Plan
+
+from ..support.advice_world import World, attention, gpu, names
 
 N_LAYER = 4
 

@@ -8,13 +8,14 @@ from contextlib import ExitStack
 
 import numpy as np
 import pytest
-from advice_world import World, gpu, logged
-from reach_cases import case
 
 import ggml_py as ggml
 from ggml_py.models import load
 from ggml_py.models.synthetic import LlamaSpec
 from ggml_py.trace.answers import reach
+
+from ..support.advice_world import World, gpu, logged
+from ..support.reach_cases import case
 
 
 @pytest.fixture

@@ -3,10 +3,11 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from measured import device, machine, sample
 
 import ggml_py as ggml
 from ggml_py.advice.threshold import crossover
+
+from ..support.measured import device, machine, sample
 
 K, M = 512, 256
 KEY = "MUL_MAT q4_0"

@@ -7,13 +7,14 @@ import random
 import signal
 import time
 
-import graphs
 import numpy as np
 import pytest
 
 import ggml_py as ggml
 from ggml_py.boundary.callback import STORED
 from ggml_py.graphs import graph as graph_module
+
+from ..support import graphs
 
 X = np.ones((48, 64), np.float32)
 

@@ -5,13 +5,14 @@ import json
 
 import numpy as np
 import pytest
-from cli_runs import ok
 
 import ggml_py as ggml
 from ggml_py import CpuPlan, Plan
 from ggml_py.boundary.ffi import BUILD
 from ggml_py.models import load
 from ggml_py.models.synthetic import LlamaSpec
+
+from ..support.cli_runs import ok
 
 N = 128
 

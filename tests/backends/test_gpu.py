@@ -10,7 +10,8 @@ import subprocess
 import sys
 
 import pytest
-from gpu_device import gpu_or_skip, run
+
+from ..support.gpu_device import gpu_or_skip, run
 
 OPS = """
 def filled(c, kind, *ne, scale=1.0):

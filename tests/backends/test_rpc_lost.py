@@ -14,10 +14,11 @@ import time
 from pathlib import Path
 
 import pytest
-from rpc_net import server, wait_for
 
 import ggml_py as ggml
 from ggml_py.boundary.ffi import BUILD
+
+from ..support.rpc_net import server, wait_for
 
 pytestmark = [
     pytest.mark.thorough("long", quick=3),
@@ -30,10 +31,10 @@ pytestmark = [
 
 PRELUDE = """
     import contextlib, json, os, signal, sys, threading, time
-    sys.path.insert(0, os.environ["GP_TESTS"])
+    sys.path.append(os.environ["GP_TREE"])
     import numpy as np
     import ggml_py as ggml
-    import rpc_net
+    from tests.support import rpc_net
 
     X = np.arange(6, dtype=np.float32).reshape(2, 3)
 
@@ -77,7 +78,7 @@ def run(program, *args, timeout=60, words=False):
     """What the client says, the last line; it ends with 0 and no word on stderr (unless `words`: of
     the servers that it starts)."""
     text = textwrap.dedent(PRELUDE) + textwrap.dedent(program)
-    environment = {**os.environ, "GP_TESTS": str(Path(__file__).parents[1] / "support")}
+    environment = {**os.environ, "GP_TREE": str(Path(__file__).parents[2])}
     done = subprocess.run(
         [sys.executable, "-c", text, *map(str, args)],
         capture_output=True, text=True, check=False, timeout=timeout, env=environment,
@@ -403,7 +404,7 @@ def test_ctrl_c_ends_a_server_whether_it_serves_or_not():
                 """)
                 client = subprocess.Popen(
                     [sys.executable, "-c", code, process.endpoint], stdout=subprocess.PIPE,
-                    env={**os.environ, "GP_TESTS": str(Path(__file__).parents[1] / "support")},
+                    env={**os.environ, "GP_TREE": str(Path(__file__).parents[2])},
                 )  # fmt: skip
                 assert client.stdout.readline() == b"true\n"
             began = time.monotonic()

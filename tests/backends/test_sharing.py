@@ -11,11 +11,12 @@ import threading
 
 import numpy as np
 import pytest
-from pauses import switching
 
 import ggml_py as ggml
 from ggml_py.backends import sharing
 from ggml_py.boundary.handle import LIVE
+
+from ..support.pauses import switching
 
 
 class Pair:
@@ -144,7 +145,7 @@ def test_a_lender_that_is_dropped_lives_until_the_compute_is_over(kind):
 def test_what_computes_and_what_changes_see_each_other_from_threads():
     """The same on two threads, in a child: before, each way ended it within a second."""
     child = subprocess.run(
-        [sys.executable, __file__], timeout=120, capture_output=True, text=True,
+        [sys.executable, "-m", __name__], timeout=120, capture_output=True, text=True,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
     )  # fmt: skip
     assert (child.returncode, child.stderr) == (0, "")

@@ -10,12 +10,13 @@ import threading
 import time
 from pathlib import Path
 
-import graphs
 import numpy as np
 import pytest
 
 import ggml_py as ggml
 from ggml_py.boundary.ffi import BUILD
+
+from ..support import graphs
 
 pausable = pytest.mark.skipif(BUILD["portable"], reason="loaded modules give no pause out")
 linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")

@@ -155,7 +155,7 @@ def test_pools_are_for_backends_of_their_own_module(second):
 RACE = """
 import sys, threading, time
 import ggml_py as ggml
-from test_unload import computes
+from tests.backends.test_unload import computes
 sys.setswitchinterval(1e-6)
 module, end, did = sys.argv[1], time.monotonic() + 4, []
 REFUSED = (ggml.ArgumentError, ggml.ClosedError, ggml.BusyError)

@@ -3,12 +3,13 @@
 import threading
 import traceback
 
-import graphs
 import numpy as np
 import pytest
 
 import ggml_py as ggml
 from ggml_py.boundary import raising
+
+from ..support import graphs
 
 
 @pytest.fixture

@@ -15,15 +15,15 @@ import subprocess
 import sys
 import threading
 
-import graphs
-import native_counts
 import numpy as np
 import pytest
-from handle_kinds import KINDS, Stand
 
 import ggml_py as ggml
 from ggml_py.boundary import handle as _handle
 from ggml_py.boundary.handle import LIVE, Handle
+
+from ..support import graphs, native_counts
+from ..support.handle_kinds import KINDS, Stand
 
 CYCLES = 2000
 LONG = pytest.mark.thorough("long")
@@ -189,7 +189,8 @@ def test_any_order_while_freed_memory_is_overwritten():
     """glibc fills what is freed with a pattern: a use of it would be a wrong result or a crash."""
     program = (
         "import tempfile, pathlib\n"
-        "from handle_kinds import Stand; from test_cycles import random_steps, cycle, KINDS\n"
+        "from tests.support.handle_kinds import Stand\n"
+        "from tests.boundary.test_cycles import random_steps, cycle, KINDS\n"
         "stand = Stand(pathlib.Path(tempfile.mkdtemp()))\n"
         "for kind in KINDS: cycle(kind, stand, 60)\n"
         "random_steps(stand, 1500, 7)\n"
@@ -305,12 +306,12 @@ def test_what_can_be_counted_is_never_let_pass(tmp_path):
 
 
 def test_a_pointer_that_survives_close_is_noticed(stand, monkeypatch):
-    from test_handle import test_use_after_close_raises
+    from ..support.closed_handles import check_use_after_close
 
     monkeypatch.setattr(Handle, "_drop_ptr", lambda self: None)
     for kind in KINDS:
         with pytest.raises(pytest.fail.Exception, match="DID NOT RAISE"):
-            test_use_after_close_raises(kind, stand)
+            check_use_after_close(kind, stand)
 
 
 def test_parents_that_go_before_their_children_are_noticed(stand, monkeypatch):

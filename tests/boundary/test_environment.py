@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-SUPPORT = Path(__file__).parents[1] / "support"
 # What upstream's files that we compile look up, and why it cannot change an answer of ours.
 LOOKED_UP = {
     "GGML_SCHED_DEBUG": "print_assignments only asks, and asking inserts nothing",
@@ -47,8 +46,9 @@ def told(n_random, **variables):
     """What `environment_plans.py` prints with these variables and no other of ggml's."""
     ours = {k: v for k, v in os.environ.items() if not k.startswith(("GGML_S", "GGML_C", "LLAMA_"))}
     done = subprocess.run(
-        [sys.executable, SUPPORT / "environment_plans.py", str(n_random)],
-        env={**ours, **variables}, capture_output=True, text=True, check=False,
+        [sys.executable, "-m", "tests.support.environment_plans", str(n_random)],
+        env={**ours, "PYTHONPATH": os.pathsep.join(sys.path), **variables},
+        capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)

@@ -3,13 +3,15 @@
 import gc
 import random
 
-import graphs
 import numpy as np
 import pytest
-from handle_kinds import KINDS, Stand
 
 import ggml_py as ggml
 from ggml_py.boundary.handle import LIVE, Handle
+
+from ..support import graphs
+from ..support.closed_handles import check_use_after_close
+from ..support.handle_kinds import KINDS, Stand
 
 
 @pytest.fixture
@@ -38,16 +40,7 @@ def test_every_kind_of_handle_is_tested():
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_use_after_close_raises(kind, stand):
-    handle = KINDS[kind].make(stand)
-    assert not handle.closed
-    handle.close()
-    handle.close()  # harmless
-    assert handle.closed
-    with pytest.raises(ggml.ClosedError, match=kind):
-        _ = handle.ptr
-    with pytest.raises(ggml.ClosedError), handle:
-        pass
-    assert "closed" in repr(handle)
+    check_use_after_close(kind, stand)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -9,13 +9,14 @@ import random
 import sys
 from pathlib import Path
 
-import handle_world
 import hypothesis
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
 from ggml_py.boundary.handle import LIVE
+
+from ..support import handle_world
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))

@@ -11,15 +11,17 @@ import textwrap
 import threading
 import time
 
-import graphs
 import numpy as np
 import pytest
-from sim_net import Net
-from test_rpc import needs_rpc, server
 
 import ggml_py as ggml
 from ggml_py.boundary import interpreter as _interpreter
 from ggml_py.boundary.handle import LIVE
+
+from ..support import graphs
+from ..support.rpc_client import needs_rpc
+from ..support.rpc_net import server
+from ..support.sim_net import Net
 
 pytestmark = pytest.mark.thorough("long", quick=5)
 

@@ -12,10 +12,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from drawn_plans import smallest
 
 import ggml_py as ggml
 from ggml_py import errors
+
+from ..support.drawn_plans import smallest
 
 pytestmark = [
     pytest.mark.skipif(sys.platform == "win32", reason="deaths are signals"),

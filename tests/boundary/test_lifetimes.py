@@ -8,13 +8,14 @@ import sys
 import threading
 import time
 
-import graphs
 import numpy as np
 import pytest
 
 import ggml_py as ggml
 from ggml_py.backends.sharing import allocating, placing
 from ggml_py.boundary.handle import LIVE, in_use, reading
+
+from ..support import graphs
 
 # --- a pointer is a reference (rule 3 of boundary/handle.py)
 

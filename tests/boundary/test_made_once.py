@@ -9,11 +9,12 @@ import re
 
 import numpy as np
 import pytest
-from handle_kinds import KINDS, Stand
 
 import ggml_py as ggml
 from ggml_py.boundary.ffi import NULL, ffi
 from ggml_py.boundary.handle import LIVE
+
+from ..support.handle_kinds import KINDS, Stand
 
 
 @pytest.fixture

@@ -1,5 +1,5 @@
 """Misuse is an exception at the user's line that says what was given and what was expected, the
-process lives, and the library goes on. The rows are in misuse_*.py; misuses.py says what a row is.
+process lives, and the library goes on. The rows are in tests/support/misuses.
 """
 
 import gc
@@ -9,18 +9,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from misuses import Env, Misuse, misuse, user_frames
 
 import ggml_py as ggml
 from ggml_py.boundary.handle import LIVE
 
+from ..support import misuses
+from ..support.misuses import Env, Misuse, misuse, user_frames
+
 PYTHONS_OWN = (TypeError, ValueError, KeyError, AttributeError)
-TABLES = sorted(Path(__file__).parents[1].glob("*/misuse_*.py"))
-AREAS = sorted(table.stem.removeprefix("misuse_") for table in TABLES)
+AREAS = sorted(table.stem for table in Path(misuses.__file__).parent.glob("[a-z]*.py"))
 ROWS = {
     f"{area}/{row.id}": row
     for area in AREAS
-    for row in importlib.import_module(f"misuse_{area}").MISUSES
+    for row in importlib.import_module(f"{misuses.__name__}.{area}").MISUSES
 }
 
 
@@ -81,7 +82,7 @@ def test_ids_are_distinct():
     ids = Counter(
         f"{area}/{row.id}"
         for area in AREAS
-        for row in importlib.import_module(f"misuse_{area}").MISUSES
+        for row in importlib.import_module(f"{misuses.__name__}.{area}").MISUSES
     )
     assert [name for name, n in ids.items() if n > 1] == []
 

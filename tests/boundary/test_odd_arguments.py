@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import drawn_plans
 import pytest
+
+from ..support import drawn_plans
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "benchmarks"))
 import api

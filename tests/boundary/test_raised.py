@@ -14,11 +14,12 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from sim_net import Net
-from training import Model
 
 import ggml_py as ggml
 from ggml_py.boundary import callback
+
+from ..support.sim_net import Net
+from ..support.training import Model
 
 Way = tuple[Callable[[Callable[[], None]], None], Callable[[], object]]
 ROWS: dict[str, Callable[[], contextlib.AbstractContextManager[Way]]] = {}

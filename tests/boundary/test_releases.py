@@ -3,7 +3,6 @@
 The oldest runs a part of the test suite: what the same Python code is to do on every release.
 """
 
-import json
 import os
 import subprocess
 import sys
@@ -14,9 +13,9 @@ import pytest
 from ggml_py.boundary.ffi import BUILD
 from ggml_py.boundary.since import SINCE
 
+from ..support.older_builds import OLDEST, RELEASES, build, run
+
 TESTS = Path(__file__).parents[1]
-RELEASES = [("0.2.4", "0.9.4"), ("b10566", "0.21.0")]
-OLDEST = RELEASES[0][0]
 # What CI runs on the oldest. `pytest` with GGML_PY_UPSTREAM runs all that builds nothing.
 # Why a release has no place for an edit of ours (`edits_absent` of its build.json).
 _BEFORE_0_24 = {
@@ -59,9 +58,9 @@ ABSENT = {
 
 PLANS = """
 import json, sys
-sys.path.insert(0, {here!r})
-import graphs
+sys.path.append({tree!r})
 import ggml_py as ggml
+from tests.support import graphs
 from ggml_py import enums
 from ggml_py.boundary.ffi import BUILD
 plans = {{}}
@@ -128,16 +127,6 @@ print(json.dumps({
 """
 
 
-def run(upstream: str, program: str) -> dict:
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        capture_output=True, text=True, check=False,
-        env={**os.environ, "GGML_PY_UPSTREAM": upstream},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
-
-
 @pytest.fixture(scope="module", params=RELEASES, ids=[r[0] for r in RELEASES])
 def release(request) -> tuple[str, str]:
     """(key of a build, version of ggml) of an older release, made on first use."""
@@ -145,18 +134,9 @@ def release(request) -> tuple[str, str]:
     return build(selector), version
 
 
-def build(selector: str) -> str:
-    """The key of a build of the release, made on first use; only the oldest has all cards."""
-    cards = () if selector == OLDEST else ("--cards=cuda",)
-    command = [sys.executable, "-m", "ggml_py", "build", "--upstream", selector, "--json", *cards]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])["key"]
-
-
 def test_an_older_release_beside_the_default(release):
     key, version = release
-    plans = PLANS.format(here=str(TESTS / "support"))
+    plans = PLANS.format(tree=str(TESTS.parent))
     older, default = run(key, plans), run("0.26.0", plans)
     assert older["key"] == key != default["key"]
     # its own numbers, generated from its own headers

@@ -10,14 +10,15 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-import graphs
 import numpy as np
 import pytest
-from pauses import switching
 
 import ggml_py as ggml
 from ggml_py import log as _log
 from ggml_py.boundary.handle import LIVE, Live, in_use
+
+from ..support import graphs
+from ..support.pauses import switching
 
 N = 6  # threads, on any machine more than cores of CI
 

@@ -10,13 +10,14 @@ import subprocess
 import sys
 from pathlib import Path
 
-import build_support  # noqa: F401  vendor/ is found
 import pytest
 
 import ggml_py as ggml
 from ggml_py import builds
 from ggml_py.boundary.ffi import BUILD
 from ggml_py.builds import processor
+
+from ..support import build_support  # noqa: F401  vendor/ is found
 
 X86 = pytest.mark.skipif(
     (sys.platform, platform.machine()) != ("linux", "x86_64"),

@@ -3,10 +3,8 @@
 import importlib
 from types import SimpleNamespace
 
-import cli_runs
 import numpy as np
 import pytest
-import rpc_net
 
 import ggml_py as ggml
 from ggml_py.boundary.ffi import BUILD
@@ -22,6 +20,8 @@ from ggml_py.cost import Machine
 from ggml_py.cost.sample import DRIFTS, SHAPES
 from ggml_py.errors import ServerLostError
 from ggml_py.tensors.tensor import Tensor
+
+from ..support import cli_runs, rpc_net
 
 MiB = 1 << 20
 here = importlib.import_module("ggml_py.calibrate.calibrate")  # the package has the function

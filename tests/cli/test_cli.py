@@ -5,9 +5,7 @@ import os
 import re
 import subprocess
 
-import cli_runs
 import pytest
-from cli_runs import fails, ok, run
 from click.testing import CliRunner
 
 import ggml_py as ggml
@@ -15,6 +13,9 @@ from ggml_py import log as _log
 from ggml_py.cli.devices import command as devices_command
 from ggml_py.cli.shared.options import device_names
 from ggml_py.models.synthetic import LlamaSpec, write_llama
+
+from ..support import cli_runs
+from ..support.cli_runs import fails, ok, run
 
 pytestmark = pytest.mark.thorough("long", quick=14)
 

@@ -5,13 +5,14 @@ import re
 from dataclasses import asdict, replace
 
 import pytest
-from cli_runs import BLOCKED, fails, ok, run
 
 import ggml_py as ggml
 from ggml_py.cli.shared.options import with_properties
 from ggml_py.models.synthetic import LlamaSpec, write_llama
 from ggml_py.sim.profile import row_of
 from ggml_py.sim.profiles.call import call_of_record
+
+from ..support.cli_runs import BLOCKED, fails, ok, run
 
 pytestmark = pytest.mark.thorough("long", quick=6)
 

@@ -11,8 +11,6 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from arch_files import ARCHS, deeper
-from cli_runs import COMMAND, fails, ok
 from click.testing import CliRunner
 
 from ggml_py import Gguf, models
@@ -32,6 +30,9 @@ from ggml_py.gguf.writer import write_gguf
 from ggml_py.models import Model, desc
 from ggml_py.models.file.hparams import HParams, Rope
 from ggml_py.models.synthetic import LlamaSpec, write_llama
+
+from ..support.arch_files import ARCHS, deeper
+from ..support.cli_runs import COMMAND, fails, ok
 
 pytestmark = pytest.mark.thorough("long", quick=10)
 

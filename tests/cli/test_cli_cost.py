@@ -7,8 +7,6 @@ import subprocess
 import time
 
 import pytest
-from cli_runs import BLOCKED, COMMAND, fails, ok, run
-from measured import knows_all
 
 from ggml_py import llama
 from ggml_py.boundary.ffi import BUILD
@@ -16,6 +14,9 @@ from ggml_py.calibrate.describe import processor
 from ggml_py.cost import Machine
 from ggml_py.models import load
 from ggml_py.models.synthetic import LlamaSpec, write_llama
+
+from ..support.cli_runs import BLOCKED, COMMAND, fails, ok, run
+from ..support.measured import knows_all
 
 pytestmark = pytest.mark.thorough("long", quick=3)
 

@@ -7,7 +7,6 @@ import re
 from pathlib import Path
 
 import pytest
-from cli_runs import fails, run
 
 from ggml_py import llama
 from ggml_py.cli import generate, plan
@@ -15,6 +14,8 @@ from ggml_py.cli.shared.options import SourceOption
 from ggml_py.cli.shared.what_if import ChangeType
 from ggml_py.models import Sampler, load
 from ggml_py.models.synthetic import LlamaSpec, write_llama
+
+from ..support.cli_runs import fails, run
 
 pytestmark = pytest.mark.thorough("long", quick=4)
 

@@ -9,16 +9,17 @@ import subprocess
 import sys
 import time
 
-import arch_files
 import numpy as np
 import pytest
-from cli_runs import COMMAND, fails, ok, run
 
 from ggml_py import Gguf
 from ggml_py.cli.generate import _stream
 from ggml_py.gguf.writer import write_gguf
 from ggml_py.models import Sampler, load
 from ggml_py.models.synthetic import LlamaSpec, write_llama
+
+from ..support import arch_files
+from ..support.cli_runs import COMMAND, fails, ok, run
 
 pytestmark = pytest.mark.thorough("long", quick=8)
 

@@ -10,8 +10,6 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from measured import knows_all
-from served import serving
 
 from ggml_py import GgmlError, Gguf, cli
 from ggml_py.cli.record import _say_without_weights
@@ -19,6 +17,9 @@ from ggml_py.cli.shared.cases import cases_of
 from ggml_py.models import load
 from ggml_py.models.synthetic import LlamaSpec, write_llama
 from ggml_py.sim.device import _sims as sim_devices
+
+from ..support.measured import knows_all
+from ..support.served import serving
 
 pytestmark = pytest.mark.thorough("cases", quick=12)
 

@@ -3,10 +3,11 @@
 import json
 
 import pytest
-from cli_runs import fails, ok, run
 
 import ggml_py as ggml
 from ggml_py.models.synthetic import LlamaSpec, write_llama
+
+from ..support.cli_runs import fails, ok, run
 
 GPU = ("-d", "sim:gpu0,memory=1G", "-d", "CPU", "-ngl", 99, "-c", 2048)
 

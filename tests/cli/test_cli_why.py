@@ -7,7 +7,6 @@ from io import StringIO
 from types import SimpleNamespace
 
 import pytest
-from cli_runs import BLOCKED, fails, ok, run
 from rich.console import Console
 
 import ggml_py as ggml
@@ -16,6 +15,8 @@ from ggml_py.export.layers import layers as layers_of
 from ggml_py.export.to_terminal import show_diff, show_passes
 from ggml_py.models.synthetic import LlamaSpec, write_llama
 from ggml_py.trace.promise import as_texts
+
+from ..support.cli_runs import BLOCKED, fails, ok, run
 
 pytestmark = pytest.mark.thorough("long", quick=10)
 
@@ -475,7 +476,7 @@ def test_an_option_that_does_not_fit_says_so(folder):
 @pytest.mark.parametrize("first", range(0, 24, 8))
 def test_options_that_why_not_names_are_followed_for_real(oracle, monkeypatch, first):
     """benchmarks/followed.py, with an unmodified libllama."""
-    import followed_cases
+    from ..support import followed_cases
 
     monkeypatch.setattr(followed_cases, "oracle", lambda: oracle)
     outcomes = [followed_cases.check(seed) for seed in range(first, first + 8)]

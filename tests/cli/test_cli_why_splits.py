@@ -5,11 +5,12 @@ import re
 import textwrap
 
 import pytest
-from cli_runs import BLOCKED, ok
-from moe_files import write_moe
 
 import ggml_py as ggml
 from ggml_py.models.synthetic import LlamaSpec, write_llama
+
+from ..support.cli_runs import BLOCKED, ok
+from ..support.moe_files import write_moe
 
 pytestmark = pytest.mark.thorough("long", quick=4)
 

@@ -3,7 +3,6 @@ scheduler and the profiles of devices make of it together. Weights stay as they 
 (`repack=False`), for what a CPU repacks depends on the CPU."""
 
 import pytest
-from arch_files import ARCHS, RECURRENT
 
 from ggml_py.checks import (
     assert_max_copy_bytes,
@@ -13,6 +12,8 @@ from ggml_py.checks import (
 )
 from ggml_py.models import load
 from ggml_py.models.synthetic import LlamaSpec
+
+from ..support.arch_files import ARCHS, RECURRENT
 
 pytestmark = pytest.mark.needs(release="default", why="plans change from release to release")
 GPU, TWO = ("sim:gpu0,profile=cuda", "CPU"), ("sim:gpu0,profile=cuda", "sim:gpu1,profile=vulkan")

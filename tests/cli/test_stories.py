@@ -12,18 +12,19 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
-import advice_world
-import graphs
 import numpy as np
 import pytest
-from test_releases import build, run
-from test_rpc import needs_rpc, server
-from worlds import World, attention_with_sinks, living, plan
 
 import ggml_py as ggml
 from ggml_py.trace.rules import parse_version
 
-SUPPORT = str(Path(__file__).parents[1] / "support")
+from ..support import advice_world, graphs
+from ..support.older_builds import build, run
+from ..support.rpc_client import needs_rpc
+from ..support.rpc_net import server
+from ..support.worlds import World, attention_with_sinks, living, plan
+
+TREE = str(Path(__file__).parents[2])
 PRODUCTS = World(recipe=(("MUL_MAT", 0, 0), ("RELU", 1, 0), ("MUL_MAT", 2, 1)), homes=(-1, -1, -1))
 
 # --- 25800: something forces flash attention to the device
@@ -46,7 +47,7 @@ def test_25800_by_the_rules_of_0_17():
 @pytest.mark.thorough("builds")
 def test_25800_on_release_0_17():
     program = (
-        f"import json, sys; sys.path.insert(0, {SUPPORT!r}); import worlds\n"
+        f"import json, sys; sys.path.append({TREE!r}); from tests.support import worlds\n"
         "plan = worlds.attention_with_sinks()\n"
         "found = plan.explain('fa')\n"
         "print(json.dumps([plan.settings.upstream, plan.node('fa').backend, found.headline,"
@@ -270,8 +271,8 @@ def test_17163_a_reset_drops_the_pins_and_the_plan_says_so():
 
 PINNED = """
 import json, sys
-sys.path.insert(0, {here!r})
-from worlds import World, living
+sys.path.append({tree!r})
+from tests.support.worlds import World, living
 recipe = (("MUL_MAT", 0, 0), ("RELU", 1, 0), ("MUL_MAT", 2, 1))
 with living(World(recipe=recipe, homes=(-1, -1, -1), pins={pins})) as (scheduler, graph):
     scheduler.reserve(graph)
@@ -284,8 +285,8 @@ with living(World(recipe=recipe, homes=(-1, -1, -1), pins={pins})) as (scheduler
 def test_17163_reserve_heeds_pins_since_package_0_2_5(release, heeds):
     build(release)
     pins = dict.fromkeys(("n0", "n1", "n2"), "CPU")
-    gpu, cpu = run(release, PINNED.format(here=SUPPORT, pins=pins))
-    free_gpu, _cpu = run(release, PINNED.format(here=SUPPORT, pins={}))
+    gpu, cpu = run(release, PINNED.format(tree=TREE, pins=pins))
+    free_gpu, _cpu = run(release, PINNED.format(tree=TREE, pins={}))
     assert free_gpu > 0 and cpu > 0
     assert gpu == (0 if heeds else free_gpu)
 

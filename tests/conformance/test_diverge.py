@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cli_runs import fails, run
 
 from ggml_py.boundary.ffi import ffi, lib
 from ggml_py.builds import builds, current
@@ -27,6 +26,8 @@ from ggml_py.models import load
 from ggml_py.models.synthetic import LlamaSpec, write_llama
 from ggml_py.record.op_tests import read_op_tests
 from ggml_py.tensors.nmse import nmse
+
+from ..support.cli_runs import fails, run
 
 REPO = Path(__file__).resolve().parents[2]
 

@@ -6,7 +6,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from cli_runs import fails, ok, run
 
 from ggml_py.builds import current
 from ggml_py.conformance import OpCase, OpResults, OpResultsDiff, check_ops
@@ -21,6 +20,8 @@ from ggml_py.conformance.op_results import (
 from ggml_py.conformance.program import OpProgram, numbered_names
 from ggml_py.enums import Op, Type
 from ggml_py.models.synthetic import LlamaSpec, write_llama
+
+from ..support.cli_runs import fails, ok, run
 
 
 @pytest.mark.parametrize(

@@ -2,14 +2,15 @@
 
 import json
 
-import graphs
 import numpy as np
 import pytest
-from cli_runs import fails, ok, run
-from measured import machine, sample
 
 import ggml_py as ggml
 from ggml_py.cost import Machine
+
+from ..support import graphs
+from ..support.cli_runs import fails, ok, run
+from ..support.measured import machine, sample
 
 
 @pytest.fixture(scope="module")

@@ -4,9 +4,10 @@ from contextlib import ExitStack
 from dataclasses import replace
 
 import pytest
-from measured import device, machine, sample
 
 import ggml_py as ggml
+
+from ..support.measured import device, machine, sample
 
 K, M = 256, 512  # of f32: half a mebibyte
 SIZES = (1 << 18, 1 << 19, 1 << 20, 1 << 21)

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from measured import device, machine, sample
 
 import ggml_py as ggml
 from ggml_py.cost.analysis import analysis_of
@@ -10,6 +9,8 @@ from ggml_py.cost.cost import _DEVIATIONS, BETWEEN_RUNS
 from ggml_py.cost.estimate import Estimator
 from ggml_py.cost.sample import DRIFTS
 from ggml_py.cost.work import NodeWork
+
+from ..support.measured import device, machine, sample
 
 N, K, M = 4, 64, 32
 ADD = sample("ADD f32", (M * N,), 2e-6)

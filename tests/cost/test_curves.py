@@ -5,9 +5,10 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from measured import sample
 
 from ggml_py.cost.curves import Curve
+
+from ..support.measured import sample
 
 
 def curve(*samples):

@@ -3,14 +3,15 @@
 import json
 
 import pytest
-from cli_runs import ok
-from drawn_plans import llama
-from measured import machine, sample
 
 import ggml_py as ggml
 from ggml_py.cost import Machine
 from ggml_py.cost.datasheets import DATASHEETS, card_of
 from ggml_py.cost.machine import MeasuredDevice
+
+from ..support.cli_runs import ok
+from ..support.drawn_plans import llama
+from ..support.measured import machine, sample
 
 
 def test_every_sheet_is_of_a_card_that_there_is():

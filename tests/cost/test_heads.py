@@ -1,13 +1,14 @@
 """Attention on a device that computes heads at once, and what rests on too little."""
 
 import pytest
-from measured import device, machine, sample
 
 import ggml_py as ggml
 from ggml_py.cost.cost import MORE_ON_GPU
 from ggml_py.cost.estimate import Estimator
 from ggml_py.cost.sample import SPLIT
 from ggml_py.cost.work import NodeWork
+
+from ..support.measured import device, machine, sample
 
 KEY = "FLASH_ATTN_EXT f16 f16 64"
 

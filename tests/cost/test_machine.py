@@ -4,9 +4,10 @@ import json
 from dataclasses import replace
 
 import pytest
-from measured import machine, sample
 
 from ggml_py.cost import Machine
+
+from ..support.measured import machine, sample
 
 ONE = machine(
     sample("ADD f32", (768,), 1.25e-6, 1.5e-6, bytes=9216, flops=768), sample("split", (), 1e-6)

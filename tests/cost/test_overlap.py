@@ -1,10 +1,11 @@
 """Graphs that follow each other: with several copies of the inputs devices overlap."""
 
 import pytest
-from measured import device, machine, sample
 
 import ggml_py as ggml
 from ggml_py.cost.rows import gen_row, prompt_row
+
+from ..support.measured import device, machine, sample
 
 N, K = 64, 64
 PER_NODE, COPY = 1e-3, 1e-5

@@ -5,11 +5,12 @@ import mmap
 
 import numpy as np
 import pytest
-from measured import device, machine, sample
 
 import ggml_py as ggml
 from ggml_py.calibrate.bench import Bench
 from ggml_py.calibrate.overheads import measure_split
+
+from ..support.measured import device, machine, sample
 
 PLAIN, PINNED, MAPPED = 2e-3, 1e-3, 4e-3
 

@@ -4,8 +4,6 @@ import json
 import math
 
 import pytest
-from cli_runs import ok
-from measured import device, knows_all, machine, sample
 
 import ggml_py as ggml
 from ggml_py import llama
@@ -15,6 +13,9 @@ from ggml_py.cost.change import predicted_time
 from ggml_py.cost.rows import prompt_row
 from ggml_py.export.predicted_times import predicted_times
 from ggml_py.models.synthetic import LlamaSpec, write_llama
+
+from ..support.cli_runs import ok
+from ..support.measured import device, knows_all, machine, sample
 
 K = 64
 

@@ -3,13 +3,14 @@
 import json
 
 import pytest
-from cli_runs import ok
-from measured import knows_all, machine
 
 from ggml_py import llama
 from ggml_py.cost.change import predict_with
 from ggml_py.models.synthetic import LlamaSpec, write_llama
 from ggml_py.trace import sweep
+
+from ..support.cli_runs import ok
+from ..support.measured import knows_all, machine
 
 CARD = "sim:gpu0,profile=rtx4090"
 

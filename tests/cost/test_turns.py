@@ -4,11 +4,12 @@ server needs."""
 from contextlib import ExitStack
 
 import pytest
-from measured import machine, sample
 
 import ggml_py as ggml
 from ggml_py.calibrate import overheads, turns
 from ggml_py.calibrate.bench import Bench
+
+from ..support.measured import machine, sample
 
 K, M = 64, 32
 PRODUCT, WORK = "MUL_MAT f32", 10e-6

@@ -1,10 +1,18 @@
-"""Pages in a real browser."""
+"""Pages in a real browser, and upstream's own debug prints."""
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
+import subprocess
+import sys
 
 import pytest
+
+from ggml_py.models.synthetic import LlamaSpec, write_llama
+
+from ..support.upstream_prints import LLAMAS, PRINT, TREE
 
 
 @pytest.fixture(scope="session")
@@ -41,3 +49,21 @@ def open_file(browser):
     for context in contexts:
         context.close()
     assert wrong == []
+
+
+@pytest.fixture(scope="session")
+def model(tmp_path_factory) -> str:
+    path = tmp_path_factory.mktemp("llama") / "llama.gguf"
+    write_llama(path, LlamaSpec(n_layer=3, n_vocab=512))
+    return str(path)
+
+
+@pytest.fixture(scope="session")
+def upstream_prints(pristine, model) -> dict[str, list[str]]:
+    done = subprocess.run(
+        [sys.executable, "-c", PRINT.format(tree=TREE, llamas=LLAMAS, model=model)],
+        capture_output=True, text=True, check=False,
+        env={**os.environ, "GGML_PY_UPSTREAM": pristine, "GGML_SCHED_DEBUG": "2"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)

@@ -5,17 +5,12 @@ import json
 import re
 import subprocess
 import sys
-from dataclasses import replace
 
-import graphs
 import pytest
 from click.testing import CliRunner
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rich.console import Console
-from test_diff import Layers, named
-from test_properties import plans as random_plans
-from test_text import lines_of, model, upstream_prints  # noqa: F401  fixtures
 
 import ggml_py as ggml
 from ggml_py.cli import cli
@@ -24,13 +19,13 @@ from ggml_py.export.debug_log import dumps
 from ggml_py.export.to_terminal import show
 from ggml_py.models import load
 
+from ..support import graphs
+from ..support.debug_logs import DUMP, MESSAGES, PREFIXES, pieces_of, printed
+from ..support.layered_plans import Layers, named
+from ..support.random_plans import plans as random_plans
+from ..support.upstream_prints import lines_of
+
 RELEASES = ("0.9.4", "0.9.7", "0.11.0", "0.26.0")
-
-
-def printed(plan, upstream="0.26.0", causes=False):
-    """As that release prints it."""
-    as_of = plan.settings._replace(upstream=upstream)
-    return to_text.render(replace(plan, capture=replace(plan.capture, settings=as_of)), causes)
 
 
 def assert_round_trips(plan):
@@ -54,7 +49,7 @@ def test_what_is_read_prints_the_same(name, plans):
 @pytest.mark.parametrize("flash_attn", [False, True])
 @pytest.mark.parametrize("names", [("gpu0",), ("Vulkan0", "Vulkan1")])
 def test_a_llama_on_devices_whose_names_begin_alike(
-    names, flash_attn, n_tokens, model, sims, tmp_path  # noqa: F811
+    names, flash_attn, n_tokens, model, sims, tmp_path
 ):
     devices = (*(sims(name) for name in names), "CPU")
     with load(model, devices=devices, n_gpu_layers=2, flash_attn=flash_attn) as m:
@@ -128,14 +123,14 @@ def test_random_graphs_on_random_devices(seed, max_nodes, causes, upstream):
 
 
 @pytest.mark.parametrize("name", graphs.CASES)
-def test_upstreams_own_print(name, upstream_prints):  # noqa: F811
+def test_upstreams_own_print(name, upstream_prints):
     text = "\n".join(upstream_prints[name])
     plan = ggml.Plan.from_debug_log(text, upstream=ggml.enums.UPSTREAM)
     assert lines_of(plan.text()) == upstream_prints[name]
 
 
 @pytest.mark.needs(release="default")
-def test_upstreams_log_of_a_llama(oracle, model, tmp_path):  # noqa: F811
+def test_upstreams_log_of_a_llama(oracle, model, tmp_path):
     """What libllama logs, with all of its other messages."""
     log = oracle.plan(model, [1, 2, 3], tmp_path)
     plan = ggml.Plan.from_debug_log(log)
@@ -147,20 +142,6 @@ def test_upstreams_log_of_a_llama(oracle, model, tmp_path):  # noqa: F811
 
 
 # --- what it holds
-
-
-DUMP = """\
-## SPLIT #0: CPU # 0 inputs
-node #  0 (  GET_ROWS):             inp_embd (   3M) [  CPU         ] use=2,c=1:    token_embd.weight ( 512M) [  CPU         ]           inp_tokens (   0K) [  CPU         ]
-
-## SPLIT #1: CUDA0 # 2 inputs: [inp_embd (   3M)] [inp_pos (   0K)]\x20
-node #  1 (  RMS_NORM):               norm-0 (   3M) [CUDA0         ] use=1,c=1:     CUDA0#inp_embd#0 (   3M) [ NULL         ]
-node #  2 (   MUL_MAT):               Qcur-0 (   3M) [CUDA0         ] use=1,c=1:  blk.0.attn_q.weight (  18M) [CUDA0         ]               norm-0 (   3M) [CUDA0         ]
-node #  4 (      ROPE):               Qcur-0 (   3M) [CUDA0         ] use=1,c=1:    Qcur-0 (reshaped) (   3M) [CUDA0         ]      CUDA0#inp_pos#0 (   0K) [ NULL         ]
-
-## SPLIT #2: CPU # 1 inputs: [Qcur-0 (   3M)]\x20
-node #  5 (     TOP_K):             selected (  12K) [  CPU         ] use=0,c=1:         CPU#Qcur-0#0 (   3M) [ NULL         ]
-"""  # noqa: E501
 
 
 def test_what_a_dump_holds():
@@ -285,41 +266,6 @@ def test_commands_take_logs(tmp_path):
 
 
 # --- what is around it
-
-MESSAGES = [
-    "llama_context: graph nodes  = 1030",
-    "load_tensors: offloaded 33/33 layers to GPU (  16M)",
-    "srv  update_slots: all slots are idle [ok]",
-    "ggml_backend_sched_reserve: something # 3 inputs",
-    "",
-    "....................",
-]
-PREFIXES = {
-    "none": "",
-    "llama.cpp": "0.00.123.456 D ",
-    "level only": "D ",
-    "journald": "Nov 20 20:17:01 host llama-server[123]: ",
-    "docker": "llama-1  | 2026-11-20T20:17:01.123456789Z ",
-    "colours": "\x1b[34m0.00.123.456\x1b[0m \x1b[33mD ",
-    "ollama": "time=2026-11-20T20:17:01.123Z level=DEBUG source=ggml.go:1 msg=",
-}
-
-
-def pieces_of(text):
-    """As ggml writes it: the split, each input; the node, each source; the ends of lines."""
-    made = []
-    for line in text.splitlines():
-        if line.startswith("##"):
-            head, colon, rest = line.partition(" inputs: ")
-            made.append(f"\n{head} inputs" if colon else f"\n{head}")
-            made += [": "] * bool(colon) + re.findall(r"\[.*? \(.{5}\)\] ", rest)
-        elif line:
-            head, rest = re.fullmatch(r"(node #.*? use=\d+(?:,c=\d)?:)(.*)", line).groups()
-            made += [head, *re.findall(r" .{20} \(.{5}\) \[.{5} .{8}\]", rest)]
-        else:
-            continue
-        made.append("\n")
-    return made
 
 
 def test_pieces_are_the_text():

@@ -10,8 +10,6 @@ import sys
 from html.parser import HTMLParser
 
 import pytest
-from cli_runs import BLOCKED, fails, ok, run
-from drawn_plans import HOSTILE, llama, ran, smallest
 
 import ggml_py as ggml
 from ggml_py.export import formats, rows, run_times
@@ -20,6 +18,9 @@ from ggml_py.export.page import interning, to_html
 from ggml_py.trace import reference
 from ggml_py.trace.names import layer_in
 from ggml_py.trace.record import Capture
+
+from ..support.cli_runs import BLOCKED, fails, ok, run
+from ..support.drawn_plans import HOSTILE, llama, ran, smallest
 
 
 @pytest.fixture(scope="module")

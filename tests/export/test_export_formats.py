@@ -9,11 +9,12 @@ import shutil
 import subprocess
 
 import pytest
-from drawn_plans import HOSTILE, llama, smallest
 
 from ggml_py import Plan
 from ggml_py.export import to_csv, to_dot, to_markdown, to_model_explorer
 from ggml_py.export.rows import NodeRow, node_rows
+
+from ..support.drawn_plans import HOSTILE, llama, smallest
 
 ISSUE = 65_536  # characters that GitHub takes
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from drawn_plans import HOSTILE, llama, ran, smallest, waited_late
-from page_driver import EVERY, click, details, matches, picked, shown, until
 
 import ggml_py as ggml
 from ggml_py.export import rows
 from ggml_py.export.palette import COLORS, contrast
+
+from ..support.drawn_plans import HOSTILE, llama, ran, smallest, waited_late
+from ..support.page_driver import EVERY, click, details, matches, picked, shown, until
 
 
 @pytest.fixture(scope="module")

@@ -8,14 +8,10 @@ import json
 import re
 from dataclasses import replace
 
-import graphs
 import jsonschema
 import pytest
 from click.testing import CliRunner
 from rich.console import Console
-from test_debug_log import DUMP, MESSAGES, PREFIXES, pieces_of, printed
-from test_log_claims import worlds
-from test_text import lines_of, model, upstream_prints  # noqa: F401  fixtures
 
 import ggml_py as ggml
 from ggml_py.cli import cli
@@ -24,6 +20,11 @@ from ggml_py.export.formats import EXPORTERS
 from ggml_py.export.json import plan as to_json
 from ggml_py.export.to_terminal import show
 from ggml_py.models import load
+
+from ..support import graphs
+from ..support.debug_logs import DUMP, MESSAGES, PREFIXES, pieces_of, printed
+from ..support.named_worlds import worlds
+from ..support.upstream_prints import lines_of
 
 # As people paste them. The first has wider names than upstream prints.
 LATER = """\
@@ -231,12 +232,12 @@ def test_any_cut_of_a_print(causes, plans):
 
 
 @pytest.mark.parametrize("name", graphs.CASES)
-def test_any_cut_of_upstreams_print(name, upstream_prints):  # noqa: F811
+def test_any_cut_of_upstreams_print(name, upstream_prints):
     check_cuts("\n".join(upstream_prints[name]))
 
 
 @pytest.mark.parametrize("n_tokens", [1, 64])
-def test_any_cut_of_a_llama(n_tokens, model, sims):  # noqa: F811
+def test_any_cut_of_a_llama(n_tokens, model, sims):
     with load(model, devices=(sims("gpu0"), "CPU"), n_gpu_layers=2) as m:
         text = printed(m.plan(n_tokens=n_tokens))
     assert check_cuts(text)[0] == 0
@@ -244,7 +245,7 @@ def test_any_cut_of_a_llama(n_tokens, model, sims):  # noqa: F811
     check_cuts(level_1)
 
 
-def test_a_cut_before_a_splits_inputs_are_read(model, sims):  # noqa: F811
+def test_a_cut_before_a_splits_inputs_are_read(model, sims):
     """Also in prints of older releases, which do not say how many nodes read a tensor."""
     with load(model, devices=(sims("gpu0"), "CPU"), n_gpu_layers=2) as m:
         text = re.sub(r" use=\d+,c=\d", "", printed(m.plan(n_tokens=64)))
@@ -271,7 +272,7 @@ def test_any_cut_of_random_graphs():
                 check_cuts(text)
 
 
-def test_a_whole_print_is_not_called_partial(plans, model, sims):  # noqa: F811
+def test_a_whole_print_is_not_called_partial(plans, model, sims):
     for name in graphs.CASES:
         text = printed(plans[name])
         assert not ggml.Plan.from_debug_log(text).headline().startswith("partial"), name
@@ -299,7 +300,7 @@ def inferred(plan):
 @pytest.mark.parametrize("n_tokens", [1, 64])
 @pytest.mark.parametrize("n_gpu_layers", [0, 2, 99])
 @pytest.mark.parametrize("more", [(), ("BLAS",), ("gpu1",)], ids=["gpu", "blas", "two"])
-def test_inferred_causes_of_a_llama_are_true(more, n_gpu_layers, n_tokens, model, sims):  # noqa: F811
+def test_inferred_causes_of_a_llama_are_true(more, n_gpu_layers, n_tokens, model, sims):
     devices = [sims("gpu0"), *(name if name == "BLAS" else sims(name) for name in more), "CPU"]
     with load(model, devices=devices, n_gpu_layers=n_gpu_layers) as m:
         found = list(inferred(m.plan(n_tokens=n_tokens)))

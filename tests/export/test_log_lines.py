@@ -4,9 +4,10 @@ import json
 import re
 
 import pytest
-from test_debug_log import DUMP, MESSAGES, pieces_of, printed
 
 import ggml_py as ggml
+
+from ..support.debug_logs import DUMP, MESSAGES, pieces_of, printed
 
 LINES = DUMP.splitlines(keepends=True)
 # What one message is: a piece of a line, a line, the print of a split, all of it.

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from drawn_plans import HOSTILE, llama
 
 from ggml_py.export.memory_page import page as render
+
+from ..support.drawn_plans import HOSTILE, llama
 
 # The middle of a tensor's block on the screen.
 PLACE = """id => {

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import itertools
 
-import captures
 import numpy as np
 import pytest
-from drawn_plans import llama, smallest
 
 import ggml_py as ggml
 from ggml_py.export import palette, to_dot, to_model_explorer
@@ -15,6 +13,9 @@ from ggml_py.export.page import data as page_data
 from ggml_py.export.page import to_html
 from ggml_py.trace import reference
 from ggml_py.trace.record import BackendRecord, BuftRecord, Capture
+
+from ..support import captures
+from ..support.drawn_plans import llama, smallest
 
 # How people see colours whose eyes lack one kind of cone (Machado, Oliveira, Fernandes 2009).
 SIGHTS = {

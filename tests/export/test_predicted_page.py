@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 
 import pytest
-from cli_runs import fails, ok
-from drawn_plans import llama
-from measured import knows_all, machine
-from page_driver import details
 
 from ggml_py.export import formats
 from ggml_py.export.predicted_times import PREDICTED, predicted_times
+
+from ..support.cli_runs import fails, ok
+from ..support.drawn_plans import llama
+from ..support.measured import knows_all, machine
+from ..support.page_driver import details
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,6 @@ import json
 import re
 from pathlib import Path
 
-import cli_runs
 import jsonschema
 import pytest
 
@@ -14,6 +13,8 @@ from ggml_py import Run
 from ggml_py.export.json import run as run_json
 from ggml_py.models import load
 from ggml_py.models.synthetic import LlamaSpec, write_llama
+
+from ..support import cli_runs
 
 PROMPT = [5, 6, 7, 8]
 SCHEMA = Path(__file__).parents[2] / "docs" / "run.schema.json"

@@ -4,10 +4,7 @@ import difflib
 import gc
 from dataclasses import replace
 
-import graphs
 import pytest
-from captures import captures
-from cli_runs import fails, ok, run
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -16,6 +13,10 @@ from ggml_py.models import load
 from ggml_py.models.synthetic import LlamaSpec, write_llama
 from ggml_py.trace import reference
 from ggml_py.trace.answers.match import without_number
+
+from ..support import graphs
+from ..support.captures import captures
+from ..support.cli_runs import fails, ok, run
 
 N_LAYER = 8
 GPU = ("sim:gpu0,profile=cuda", "CPU")

@@ -1,83 +1,26 @@
 """plan.text() is upstream's own debug print, line for line: captured from a pristine build."""
 
-import json
 import logging
 import os
 import subprocess
 import sys
 from dataclasses import replace
-from pathlib import Path
 
-import graphs
 import pytest
 
 import ggml_py as ggml
 from ggml_py import enums, lib
 from ggml_py.export import to_text
 from ggml_py.models import load
-from ggml_py.models.synthetic import LlamaSpec, write_llama
 
-SUPPORT = Path(__file__).parents[1] / "support"
-LLAMAS = [(1, False), (1, True), (64, False), (64, True)]  # n_tokens, flash_attn
-
-# Run with a pristine build and GGML_SCHED_DEBUG=2: what upstream prints for each graph.
-PRINT = """
-import json, logging, sys
-sys.path.insert(0, {here!r})
-import graphs
-from ggml_py.boundary.ffi import BUILD
-from ggml_py.models import load
-assert BUILD["pristine"], BUILD
-lines = []
-class Keep(logging.Handler):
-    def emit(self, record):
-        lines.append(record.getMessage())
-logging.getLogger("ggml").setLevel(logging.DEBUG)
-logging.getLogger("ggml").addHandler(Keep())
-def last_print():
-    text = [l for l in lines if l.startswith(("## SPLIT", "node #"))]
-    starts = [i for i, l in enumerate(text) if l.startswith("## SPLIT #0:")]
-    return text[starts[-1]:]
-printed = {{}}
-for name, make in graphs.CASES.items():
-    case = make()
-    case.scheduler.alloc_without_plan(case.graph)
-    printed[name] = last_print()
-    case.close()
-for n_tokens, flash_attn in {llamas}:
-    with load({model!r}, devices=("BLAS", "CPU"), flash_attn=flash_attn, repack=False) as m:
-        m.eval([1] * n_tokens)
-        printed[f"{{n_tokens}} {{flash_attn}}"] = last_print()
-print(json.dumps(printed))
-"""
-
-
-@pytest.fixture(scope="session")
-def model(tmp_path_factory) -> str:
-    path = tmp_path_factory.mktemp("llama") / "llama.gguf"
-    write_llama(path, LlamaSpec(n_layer=3, n_vocab=512))
-    return str(path)
-
-
-@pytest.fixture(scope="session")
-def upstream_prints(pristine, model) -> dict[str, list[str]]:
-    done = subprocess.run(
-        [sys.executable, "-c", PRINT.format(here=str(SUPPORT), llamas=LLAMAS, model=model)],
-        capture_output=True, text=True, check=False,
-        env={**os.environ, "GGML_PY_UPSTREAM": pristine, "GGML_SCHED_DEBUG": "2"},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+from ..support import graphs
+from ..support.upstream_prints import LLAMAS, TREE, lines_of
 
 
 def cause_column(text: str) -> list[str]:
     """The cause of each node: the second field in the first brackets of its line."""
     nodes = [line for line in text.splitlines() if line.startswith("node #")]
     return [line[line.index("[") + 7 :][:8] for line in nodes]
-
-
-def lines_of(text: str) -> list[str]:
-    return [line for line in text.splitlines() if line]
 
 
 @pytest.mark.parametrize("name", graphs.CASES)
@@ -163,7 +106,8 @@ def test_the_cause_column_is_filled():
 
 def test_a_pristine_build_says_that_it_has_no_trace(pristine):
     program = (
-        f"import sys; sys.path.insert(0, {str(SUPPORT)!r}); import graphs, ggml_py\n"
+        f"import sys; sys.path.append({TREE!r}); import ggml_py\n"
+        "from tests.support import graphs\n"
         "case = graphs.mlp()\n"
         "try: case.scheduler.plan(case.graph)\n"
         "except ggml_py.MissingFunctionError as e: print(e)\n"

@@ -5,13 +5,14 @@ from collections import defaultdict
 from dataclasses import replace
 
 import pytest
-from sim_net import Net
 
 import ggml_py as ggml
 from ggml_py.export import timeline, to_chrome
 from ggml_py.models import load
 from ggml_py.models.synthetic import LlamaSpec
 from ggml_py.plan import Plan
+
+from ..support.sim_net import Net
 
 HOSTILE = '</script>"\'\\ ä 日本 \u2028'
 

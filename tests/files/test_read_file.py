@@ -13,12 +13,13 @@ import time
 
 import pytest
 from click.testing import CliRunner
-from test_debug_log import DUMP
 
 import ggml_py as ggml
 from ggml_py.cli import cli
 from ggml_py.files import reading as _read_file
 from ggml_py.sim.profile import Profile
+
+from ..support.debug_logs import DUMP
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="the paths are Linux's")
 
@@ -71,7 +72,7 @@ def test_what_is_no_file_is_refused(reader, odd):
 def test_a_file_that_waits_for_what_is_to_come_is_refused(reader):
     code = f"""
         import sys; sys.path[:] = {sys.path!r}
-        from test_read_file import READERS
+        from tests.files.test_read_file import READERS
         READERS[{reader!r}]("/proc/kmsg")
     """
     done = subprocess.run(
@@ -140,7 +141,7 @@ def test_damaged_pages_name_the_line(damage, message):
 
 
 def test_views_only_are_the_same_as_themselves(tmp_path):
-    from drawn_plans import smallest
+    from ..support.drawn_plans import smallest
 
     page = ggml.Plan.from_snapshot(smallest().snapshot())
     assert not page.diff(page)

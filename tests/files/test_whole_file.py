@@ -114,8 +114,8 @@ def test_threads_that_write_the_same_file(tmp_path):
 FULL = """
 import resource, sys
 import numpy as np
-import drawn_plans
 import ggml_py as ggml
+from tests.support import drawn_plans
 from ggml_py.models import load
 from ggml_py.models.synthetic import write_llama
 
@@ -152,7 +152,7 @@ for name, write in {
 @pytest.mark.thorough("long")
 def test_every_writer_where_there_is_no_room(tmp_path):
     """Nothing is left behind, whole or not."""
-    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1] / "support")}
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run(
         [sys.executable, "-c", FULL], cwd=tmp_path, env=env,
         capture_output=True, text=True, check=False,

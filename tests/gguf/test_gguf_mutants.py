@@ -9,7 +9,12 @@ from pathlib import Path
 import gguf as official
 import numpy as np
 import pytest
-from gguf_mutator import (
+
+import ggml_py as ggml
+from ggml_py.boundary.handle import LIVE
+from ggml_py.gguf.header import HeaderCheck
+
+from ..support.gguf_mutator import (
     ARR,
     BOOL,
     F32,
@@ -28,10 +33,6 @@ from gguf_mutator import (
     string,
     whole,
 )
-
-import ggml_py as ggml
-from ggml_py.boundary.handle import LIVE
-from ggml_py.gguf.header import HeaderCheck
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "benchmarks"))
 import fuzz_gguf

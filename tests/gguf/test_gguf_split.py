@@ -3,11 +3,12 @@
 import gguf as official
 import numpy as np
 import pytest
-from split_files import split
 
 import ggml_py as ggml
 from ggml_py.models import load
 from ggml_py.models.synthetic import LlamaSpec, write_llama
+
+from ..support.split_files import split
 
 NAMES = ["w", "a", "z", "b", "m"]
 RNG = np.random.default_rng(0)

@@ -4,9 +4,10 @@ import subprocess
 import sys
 
 import pytest
-from rpc_net import server
 
 from ggml_py.boundary.ffi import BUILD
+
+from ..support.rpc_net import server
 
 REMOTE = """
 import sys, numpy as np

@@ -4,16 +4,19 @@ import re
 import subprocess
 import sys
 
-import kernel_table
 import numpy as np
-import op_cases
-import op_metamorphosis
-import op_more_cases  # noqa: F401  (its cases)
 import pytest
-from op_layouts import LAYOUTS, Operand, World, place, write
 
 import ggml_py as ggml
 from ggml_py.enums import Op
+
+from ..support import (
+    kernel_table,
+    op_cases,
+    op_metamorphosis,
+    op_more_cases,  # noqa: F401  (its cases)
+)
+from ..support.op_layouts import LAYOUTS, Operand, World, place, write
 
 BENCHMARKS = kernel_table.REPO / "benchmarks"
 # Seeds that ended a process, did not end, or were findings, on the build before the rules.
@@ -39,7 +42,7 @@ def backends():
 
 
 def test_the_page_of_the_kernels_is_fresh():
-    stale = "python tests/house/kernel_table.py"
+    stale = "python tests/support/kernel_table.py"
     assert kernel_table.PAGE.read_text() == kernel_table.page(), stale
 
 

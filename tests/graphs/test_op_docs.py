@@ -6,13 +6,14 @@ import re
 
 import numpy as np
 import pytest
-from op_examples import Example, Recorder, Shapes, gradients
 
 import ggml_py as ggml
 from ggml_py.boundary.ffi import ffi
 from ggml_py.graphs.ops import Ops
 from vendor import bindgen_py, op_docs
 from vendor.headers import Function, Param
+
+from ..support.op_examples import Example, Recorder, Shapes, gradients
 
 pytestmark = pytest.mark.needs(release="default")
 

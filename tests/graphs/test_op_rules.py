@@ -1,15 +1,11 @@
 """Shape errors of the most used ops state the rule and the operands (boundary/op_rules.py)."""
 
 import re
-import sys
-from pathlib import Path
 
 import pytest
 
 import ggml_py as ggml
 from ggml_py.boundary import op_rules
-
-sys.path.append(str(Path(__file__).parents[2]))  # after site-packages: ggml_py stays installed
 from vendor import cache, identity, releases
 
 pytestmark = pytest.mark.needs(release="default")

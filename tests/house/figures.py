@@ -1,8 +1,8 @@
 """The figures of the house: how large the project is, and how its modules hang together.
 
-    python tests/house/figures.py                 prints the table, beside the aims
-    python tests/house/figures.py --list circle   what a figure with "circle" in its name counts
-    python tests/house/figures.py --json [DIR]    for programs; DIR is another checkout
+    python -m tests.house.figures                 prints the table, beside the aims
+    python -m tests.house.figures --list circle   what a figure with "circle" in its name counts
+    python -m tests.house.figures --json [DIR]    for programs; DIR is another checkout
 
 `test_figures.py` holds the figures of structure: they may only get better.
 """
@@ -18,9 +18,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-import imports
-import privates
-import visits
+from ..support import imports
+from . import privates, visits
 
 GENERATED = (
     "ggml_py/graphs/ops.py", "ggml_py/builds/default_enums.py", "ggml_py/boundary/since.py",

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-import imports
+from ..support import imports
 
 
 class Use(NamedTuple):

@@ -4,18 +4,15 @@ import ast
 import re
 import shutil
 import subprocess
-from pathlib import Path
 
-import doc_pages
 import pytest
-from cli_runs import ok
 
 from ggml_py.boundary.ffi import BUILD
 from ggml_py.models.synthetic import LlamaSpec, write_llama
 
-REPO = Path(__file__).parents[2]
-RELEASES = (REPO / "vendor" / "upstream.toml").read_text()
-PIN = re.search(r'^default = "(.+?)"', RELEASES, re.M)[1]
+from ..support import doc_pages
+from ..support.cli_runs import ok
+from ..support.default_release import PIN, REPO
 
 PROSE = [REPO / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")]
 PROSE += [REPO / "vendor" / "UPDATING.md", REPO / "benchmarks" / "SANITIZERS.md"]

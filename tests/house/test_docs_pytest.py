@@ -8,10 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from test_docs import PIN
 
 from ggml_py.boundary.ffi import BUILD
 from ggml_py.models.synthetic import LlamaSpec, write_llama
+
+from ..support.default_release import PIN
 
 README = Path(__file__).parents[2] / "README.md"
 PAGE = README.parent / "docs" / "PYTEST.md"

@@ -10,12 +10,13 @@ import warnings
 import zipfile
 from pathlib import Path
 
-import docs_ops
 import pytest
 
 import ggml_py as ggml
 from ggml_py.boundary.ffi import BUILD
 from ggml_py.models import load
+
+from ..support import docs_ops
 
 REPO = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(REPO / "benchmarks" / "gpu"))

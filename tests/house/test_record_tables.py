@@ -2,8 +2,8 @@
 
 import json
 
-import record_tables
-from upstream_plans import KNOWN
+from ..support.upstream_plans import KNOWN
+from . import record_tables
 
 
 def test_the_pages_have_the_records_figures():

@@ -7,12 +7,12 @@ import re
 import subprocess
 import sys
 
-import figures
-import imports
-import privates
 import pytest
 
 import ggml_py as ggml
+
+from ..support import imports
+from . import figures, privates
 
 REPO = imports.REPO
 PACKAGE = imports.PACKAGE

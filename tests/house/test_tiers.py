@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 import re
 import subprocess
 import sys
@@ -12,7 +13,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-import tiers
+
+from ..support import tiers
 
 REPO = Path(__file__).parents[2]
 TABLE = re.compile(r"^\| `(\w+)` \| (.*?) \|$", re.M)
@@ -125,10 +127,11 @@ pytestmark = pytest.mark.thorough("long", quick=2)
 
 
 def in_pytest(folder, *arguments):
-    command = [sys.executable, "-m", "pytest", "-p", "tiers", "-p", "no:cacheprovider", "-q"]
+    command = [sys.executable, "-m", "pytest", "-p", "tests.support.tiers", "-q"]
+    command += ["-p", "no:cacheprovider"]
     done = subprocess.run(
         [*command, "--collect-only", *arguments], cwd=folder, capture_output=True, text=True,
-        check=False, env={"PYTHONPATH": str(REPO / "tests" / "support"), "PATH": ""},
+        check=False, env={"PYTHONPATH": os.pathsep.join(sys.path), "PATH": ""},
     )  # fmt: skip
     return done.returncode, done.stdout + done.stderr
 

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from imports import PACKAGE, modules, sources
+from ..support.imports import PACKAGE, modules, sources
 
 START = "cli.plan", "command", "model"
 _SAME = {"Path", "str", "fspath", "abspath", "resolve", "absolute", "expanduser", "expand",

@@ -8,12 +8,8 @@ import sys
 import threading
 from pathlib import Path
 
-import doc_pages
 import numpy as np
 import pytest
-from arch_files import ARCHS, RECURRENT
-from placements import blank
-from upstream_plans import SETTINGS, compared
 
 import ggml_py as ggml
 from ggml_py import llama, models
@@ -24,6 +20,11 @@ from ggml_py.errors import AbortError, ClosedError, ModelError
 from ggml_py.llama import native
 from ggml_py.llama.archs import ARCHITECTURES
 from ggml_py.scheduler.capture import read_plan
+
+from ..support import doc_pages
+from ..support.arch_files import ARCHS, RECURRENT
+from ..support.placements import blank
+from ..support.upstream_plans import SETTINGS, compared
 
 pytestmark = [pytest.mark.needs(release="default"), pytest.mark.thorough("programs")]
 REPO = Path(__file__).resolve().parents[2]
@@ -266,8 +267,8 @@ def test_a_large_model_needs_no_memory(archs, tmp_path):
     """In a process of its own: 32 layers, 1 TB, planned in seconds and under 300 MB."""
     script = f"""
 import sys, time
-sys.path.insert(0, {str(REPO / "tests" / "support")!r})
-from large_model import write
+sys.path.append({str(REPO)!r})
+from tests.support.large_model import write
 path = write({str(tmp_path)!r})
 from ggml_py import llama
 from ggml_py.llama.library import library
@@ -428,7 +429,6 @@ def test_every_function_is_bound(vocabs):
 
 
 def test_the_architectures_are_those_of_the_source(vocabs):
-    sys.path.insert(0, str(REPO))
     from vendor import llama as builder
 
     assert list(ARCHITECTURES) == builder.architectures(sources())

@@ -5,12 +5,13 @@ import subprocess
 import sys
 
 import pytest
-from cli_runs import fails, ok, run
-from rpc_net import free_port, wait_for
 
 import ggml_py as ggml
 from ggml_py import llama
 from ggml_py.errors import GgmlError, ModelError
+
+from ..support.cli_runs import fails, ok, run
+from ..support.rpc_net import free_port, wait_for
 
 pytestmark = [pytest.mark.needs(release="default"), pytest.mark.thorough("programs")]
 DEVICES = ("sim:line0,profile=cuda,memory=8G", "CPU")

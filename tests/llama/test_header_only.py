@@ -5,14 +5,15 @@ import subprocess
 import sys
 
 import pytest
-from served import serving
-from split_files import split
 
 from ggml_py import Gguf, llama, models
 from ggml_py.errors import GgufError, ModelError, NotBuiltError
 from ggml_py.gguf.remote import header_of
 from ggml_py.llama import library
 from ggml_py.models.synthetic import LlamaSpec, write_llama
+
+from ..support.served import serving
+from ..support.split_files import split
 
 
 @pytest.fixture(scope="module")

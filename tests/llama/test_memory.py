@@ -3,13 +3,14 @@
 import random
 
 import pytest
-from arch_files import ARCHS
 
 import ggml_py as ggml
 from ggml_py import llama
 from ggml_py.errors import ModelError
 from ggml_py.llama.room import fitting, lacking, lower, used
 from ggml_py.models.synthetic import LlamaSpec, write_llama
+
+from ..support.arch_files import ARCHS
 
 pytestmark = [pytest.mark.needs(release="default"), pytest.mark.thorough("programs")]
 FEW = sorted(ARCHS)[:: max(1, len(ARCHS) // 6)]

@@ -5,7 +5,6 @@ from contextlib import ExitStack
 from itertools import combinations
 
 import pytest
-import random_graphs
 
 import ggml_py as ggml
 from ggml_py.boundary.ffi import ffi
@@ -13,6 +12,8 @@ from ggml_py.export.json import plan as to_json
 from ggml_py.memory.allocator import CannotLayOutError, lay_out, layout_unknown
 from ggml_py.memory.blocks import usage
 from ggml_py.trace.layout import OWN, REUSE
+
+from ..support import random_graphs
 
 N = 400
 

@@ -8,13 +8,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from oracle_programs import node_lines
 
 import ggml_py as ggml
 from ggml_py import models
 from ggml_py.boundary.ffi import BUILD
 from ggml_py.models.graphs import Graphs
 from ggml_py.models.synthetic import LlamaSpec, write_llama
+
+from ..support.oracle_programs import node_lines
 
 # Threads wait for each other by spinning: two of them on a machine that is busy otherwise crawl.
 # Weights as in the file, unless a test is about the CPU's own layouts.

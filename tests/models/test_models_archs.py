@@ -7,16 +7,17 @@ and with every tensor that its graph can take. Without `--all` they are ours (ar
 from __future__ import annotations
 
 import re
-from contextlib import contextmanager
 
-import arch_headers
 import numpy as np
 import pytest
-from arch_files import ARCHS, PROMPTS, RECURRENT, SEEDS, check, deeper, load
-from oracle_programs import node_lines
 
 from ggml_py import ModelError, models
 from ggml_py.checks import assert_max_splits, assert_pins
+
+from ..support import arch_headers
+from ..support.arch_files import ARCHS, PROMPTS, RECURRENT, SEEDS, check, deeper, load
+from ..support.oracle_programs import node_lines
+from ..support.stopped_models import stopped_after
 
 WINDOWS = ("olmo2", "gemma2", "gemma3", "gpt-oss")  # have layers that see the last tokens only
 OPTIONS = {
@@ -160,22 +161,6 @@ def test_what_a_stopped_eval_leaves(arch_file, monkeypatch, name):
             np.testing.assert_array_equal(model.eval(tokens), row)
 
 
-@contextmanager
-def stopped_after(model, monkeypatch, n):
-    """The compute of the n-th graph (from 0) is interrupted."""
-    compute, graphs = type(model._graphs._sched).compute, []
-
-    def stop(self, graph):
-        if len(graphs) == n:
-            raise KeyboardInterrupt
-        graphs.append(graph)
-        compute(self, graph)
-
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(type(model._graphs._sched), "compute", stop)
-        yield
-
-
 @pytest.mark.parametrize("n_gpu_layers", [1, 99])
 @pytest.mark.parametrize("name", ARCHS)
 def test_layers_on_a_gpu(sims, arch_file, name, n_gpu_layers):
@@ -205,7 +190,7 @@ def test_learned_positions_are_a_limit(arch_file):
 
 def test_another_architecture(arch_file, tmp_path):
     """The error lists those there are."""
-    from test_models_errors import changed
+    from ..support.changed_models import changed
 
     path = changed(tmp_path, metadata={"general.architecture": "rwkv9"})
     with pytest.raises(ModelError) as error:

@@ -8,13 +8,14 @@ import sys
 
 import numpy as np
 import pytest
-from arch_files import load
-from test_models_errors import SPEC, changed
 
 from ggml_py import ModelError, models
 from ggml_py.boundary.handle import LIVE
 from ggml_py.cli import main
 from ggml_py.models import Batch
+
+from ..support.arch_files import load
+from ..support.changed_models import SPEC, changed
 
 PROMPT = [5, 6, 7, 8, 9]
 

@@ -8,16 +8,17 @@ from functools import partial
 
 import numpy as np
 import pytest
-import test_models_sequences
-from arch_files import PROMPTS
-from sequence_scripts import execute, run, span
-from test_models_archs import stopped_after
-from test_models_errors import SPEC
 
 from ggml_py import ModelError, models
 from ggml_py.boundary.ffi import lib
 from ggml_py.models import Batch, graphs
 from ggml_py.models.cache.kv_cache import KvCache
+
+from ..support import sequence_cases
+from ..support.arch_files import PROMPTS
+from ..support.changed_models import SPEC
+from ..support.sequence_scripts import execute, run, span
+from ..support.stopped_models import stopped_after
 
 load = partial(models.load, n_threads=1, repack=False)
 PROMPT = [5, 6, 7, 8, 9]
@@ -125,7 +126,7 @@ def test_a_copy_is_as_good(model):
 def test_on_a_gpu(sims, arch_file, name, script, kv_unified):
     """A simulated one, whose kernels are the CPU's: streams are copied and keys rotated there."""
     sims("gpu0", host_buffer=True)
-    commands = getattr(test_models_sequences, script)
+    commands = getattr(sequence_cases, script)
     shared = {"n_ctx": 1024, "n_seq_max": 4, "n_ubatch": 8, "swa_full": True, "type_k": "q8_0"}
     rows = []
     for options in ({}, {"devices": ("sim:gpu0", "CPU"), "n_gpu_layers": 99}):

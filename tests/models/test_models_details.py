@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from arch_files import (
+
+from ggml_py import ModelError
+
+from ..support.arch_files import (
     PROMPTS,
     check,
     deeper,
@@ -14,8 +17,6 @@ from arch_files import (
     tied,
     without_rope_factors,
 )
-
-from ggml_py import ModelError
 
 ROTATED = (
     *("llama", "qwen2", "qwen3", "smollm3", "olmo2", "phi3", "qwen3moe", "gemma2", "gemma3"),

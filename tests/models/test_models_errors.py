@@ -14,11 +14,10 @@ import pytest
 import ggml_py as ggml
 from ggml_py import ClosedError, Gguf, ModelError, UnknownDeviceError, models
 from ggml_py.boundary.handle import LIVE
-from ggml_py.gguf.writer import write_gguf
 from ggml_py.llama import options as of_load
-from ggml_py.models.synthetic import LlamaSpec
 
-SPEC = LlamaSpec(n_layer=2, n_embd=64, n_head=4, n_head_kv=2, n_ff=96, n_vocab=300, type="f32")
+from ..support.changed_models import SPEC, changed
+
 load = partial(models.load, n_threads=1)  # see test_models.py
 EXPERTS = {"llama.expert_count": 8, "llama.expert_used_count": 2}
 PROMPT = [5, 6, 7, 8, 9]
@@ -33,21 +32,6 @@ def path(model_file):
 def model(path):
     with load(path) as model:
         yield model
-
-
-def changed(tmp_path, *, metadata=None, drop=(), reshape=None, add=()):
-    """A file like SPEC's with other metadata or other tensors."""
-    header = {**SPEC.header(), **(metadata or {})}
-    header = {k: v for k, v in header.items() if v is not None}
-    tensors = []
-    for name, data, type_, ne in SPEC.tensors():
-        if reshape and name == reshape[0]:
-            data, ne = np.zeros(tuple(reversed(reshape[1])), np.float32), reshape[1]
-        if name not in drop:
-            tensors.append((name, data, type_, ne))
-    target = tmp_path / "changed.gguf"
-    write_gguf(target, header, [*tensors, *add])
-    return target
 
 
 # --- options

@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from arch_files import deeper, load
 
 from ggml_py.models.build import expert_copies
 from ggml_py.models.build.expert_copies import runs
+
+from ..support.arch_files import deeper, load
 
 PROMPT = [(i * 31 + 5) % 97 for i in range(64)]
 pytestmark = pytest.mark.needs("ggml_backend_sched_set_copy_callback")

@@ -6,14 +6,15 @@ import json
 
 import numpy as np
 import pytest
-from cli_runs import ok, run
-from sequence_scripts import Random, _line, execute, t
-from sequence_scripts import run as tokens_of
 
 import ggml_py as ggml
 from ggml_py.models import load
 from ggml_py.models.flow import Differs
 from ggml_py.models.synthetic import LlamaSpec, write_llama
+
+from ..support.cli_runs import ok, run
+from ..support.sequence_scripts import Random, _line, execute, t
+from ..support.sequence_scripts import run as tokens_of
 
 SPEC = LlamaSpec(n_layer=2, n_vocab=512, n_ctx=2048, type="f32")
 OPTIONS = {"n_threads": 1, "n_ctx": 1024, "flash_attn": "on"}

@@ -11,16 +11,17 @@ from functools import partial
 
 import numpy as np
 import pytest
-from arch_files import load
-from cli_runs import fails
-from large_model import write
-from placements import Theirs, blank, sims_text
 
 import ggml_py as ggml
 from ggml_py import AllocError
 from ggml_py.boundary.handle import LIVE
 from ggml_py.models.file import free_memory
 from ggml_py.models.synthetic import LlamaSpec
+
+from ..support.arch_files import load
+from ..support.cli_runs import fails
+from ..support.large_model import write
+from ..support.placements import Theirs, blank, sims_text
 
 SPEC = LlamaSpec(n_layer=2, n_embd=128, n_head=4, n_head_kv=2, n_ff=192, n_vocab=512, type="f16")
 GPU = partial(load, n_gpu_layers=99, devices=("gpu0",))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from gpu_device import run
 
 from ggml_py.models.synthetic import LlamaSpec, write_llama
+
+from ..support.gpu_device import run
 
 CLIENT = """
     from ggml_py.models import load

@@ -8,13 +8,22 @@ from __future__ import annotations
 import re
 
 import pytest
-from arch_files import ARCHS, RECURRENT, deeper, load
-from placements import CARD_OPTIONS, Theirs, asked_by, blank, memory_of, rows_of, sims_text
 
 from ggml_py import ModelError
 from ggml_py.boundary.ffi import BUILD
 from ggml_py.llama.overrides import parse_overrides
 from ggml_py.llama.programs import PROGRAMS
+
+from ..support.arch_files import ARCHS, RECURRENT, deeper, load
+from ..support.placements import (
+    CARD_OPTIONS,
+    Theirs,
+    asked_by,
+    blank,
+    memory_of,
+    rows_of,
+    sims_text,
+)
 
 BLAS = next(BUILD["folder"].glob("libggml-blas.*"))
 ONE = {"gpu0": {}}

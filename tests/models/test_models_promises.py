@@ -9,13 +9,14 @@ import re
 
 import numpy as np
 import pytest
-from measured import knows_all
 
 import ggml_py as ggml
 from ggml_py import ModelError
 from ggml_py.llama.programs import with_defaults
 from ggml_py.models import load
 from ggml_py.models.synthetic import LlamaSpec
+
+from ..support.measured import knows_all
 
 ALL = {"n_gpu_layers": 99, "n_threads": 1}
 

@@ -6,14 +6,15 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from arch_files import PROMPTS, RECURRENT, check, deeper, load
-from oracle_programs import node_lines
-from sequence_scripts import Command, Random, agree, execute, run, t
-from test_models_archs import stopped_after
 
 from ggml_py import ModelError
 from ggml_py.models import Batch, Model
 from ggml_py.models.cache.recurrent_cells import RecurrentCells
+
+from ..support.arch_files import PROMPTS, RECURRENT, check, deeper, load
+from ..support.oracle_programs import node_lines
+from ..support.sequence_scripts import Command, Random, agree, execute, run, t
+from ..support.stopped_models import stopped_after
 
 ATTENTION_OPTIONS = [
     {"flash_attn": "off"},
@@ -362,7 +363,7 @@ def test_missing_tensors(arch_file, tmp_path, missing):
 
 def test_another_type(arch_file, tmp_path, monkeypatch):
     """Convolution and scan take f32 only; libllama aborts."""
-    monkeypatch.setattr("arch_files.PLAIN", ())
+    monkeypatch.setattr("tests.support.arch_files.PLAIN", ())
     path = tmp_path / "changed.gguf"
     deeper(arch_file("mamba2"), path, 2, "f16")
     with pytest.raises(ModelError, match=r"'blk.0.ssm_conv1d.weight' is f16: expected f32"):

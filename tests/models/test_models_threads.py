@@ -9,10 +9,11 @@ from functools import partial
 
 import numpy as np
 import pytest
-from pauses import switching
 
 from ggml_py import BusyError, models
 from ggml_py.models.synthetic import LlamaSpec
+
+from ..support.pauses import switching
 
 SPEC = LlamaSpec(n_layer=2, n_embd=64, n_head=4, n_head_kv=2, n_ff=96, n_vocab=300, type="f32")
 PROMPTS = ([5, 6, 7, 8], [100, 200, 250])

@@ -4,13 +4,14 @@ import json
 import re
 
 import pytest
-from cli_runs import ok
-from real_headers import Spec
 
 from ggml_py import llama
 from ggml_py.cost import Machine
 from ggml_py.llama import Fit
 from ggml_py.models.synthetic import LlamaSpec, write_llama
+
+from ..support.cli_runs import ok
+from ..support.real_headers import Spec
 
 LLAMA_8B = Spec(
     "llama", n_layer=32, n_embd=4096, n_head=32, n_head_kv=8, n_ff=14336, n_vocab=128256,

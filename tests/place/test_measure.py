@@ -10,14 +10,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from cli_runs import fails, ok
-from measured import knows_all
 
 from ggml_py import llama
 from ggml_py.cost import Machine
 from ggml_py.models.synthetic import LlamaSpec, write_llama
 from ggml_py.place import Flags, Way, Workload
 from ggml_py.place.measure import Measured, bench_line, find_program, measure, noise
+
+from ..support.cli_runs import fails, ok
+from ..support.measured import knows_all
 
 # A llama-bench whose seconds are those in its environment, by the number of threads.
 FAKE = """#!{python}

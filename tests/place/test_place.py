@@ -5,8 +5,6 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-from cli_runs import fails, ok
-from measured import knows_all, machine
 
 from ggml_py import llama
 from ggml_py.cost.rows import BenchRow
@@ -17,6 +15,9 @@ from ggml_py.place.flags import device_words, server_line
 from ggml_py.place.moves import AXES, Choices
 from ggml_py.place.search import _simplest
 from ggml_py.place.verdict import judge
+
+from ..support.cli_runs import fails, ok
+from ..support.measured import knows_all, machine
 
 CARD = "sim:gpu0,profile=rtx4090,memory=8G"
 NO_CARD = "sim:other0,memory=8G"

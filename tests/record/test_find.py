@@ -8,10 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from cli_runs import COMMAND, fails, run
 
 from ggml_py.errors import ArgumentError
 from ggml_py.record.programs import elf, find
+
+from ..support.cli_runs import COMMAND, fails, run
 
 # A program that calls the scheduler, and a library that could be ggml's.
 PROGRAM = """

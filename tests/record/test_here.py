@@ -4,8 +4,6 @@ import os
 import resource
 import signal
 
-import graphs
-import numpy as np
 import pytest
 
 import ggml_py as ggml
@@ -16,28 +14,8 @@ from ggml_py.models.synthetic import LlamaSpec, write_llama
 from ggml_py.record.provenance import made_at_start, made_by
 from ggml_py.trace.provenance import DeviceMade
 
-
-def computed(case, times=1):
-    """Allocates the case's graph and computes it."""
-    case.scheduler.alloc_graph(case.graph)
-    for leaf in case.graph.leafs:
-        if ggml.enums.TensorFlag.INPUT in leaf.flags:
-            leaf.set(np.ones(leaf.shape, np.float32))
-    for _ in range(times):
-        case.scheduler.compute(case.graph)
-
-
-def recorded(path, **options):
-    """A record of two graphs on one scheduler each, the first computed twice."""
-    with ggml.record(path, **options) as record:
-        for _ in range(2):
-            case = graphs.mlp()
-            computed(case, times=2)
-            case.close()
-        other = graphs.views()
-        other.scheduler.alloc_graph(other.graph)
-        other.close()
-    return record
+from ..support import graphs
+from ..support.own_records import computed, recorded
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,6 @@ import io
 import random
 import re
 
-import graphs
 import numpy as np
 import pytest
 
@@ -21,6 +20,8 @@ from ggml_py.record.op_tests import (
     read_op_tests,
     write_op_tests,
 )
+
+from ..support import graphs
 
 PARAMS = (0,) * 16
 

@@ -8,10 +8,7 @@ import signal
 import subprocess
 import time
 
-import doc_pages
 import pytest
-from cli_runs import COMMAND
-from placements import blank
 
 import ggml_py as ggml
 from ggml_py.models.synthetic import LlamaSpec, write_llama
@@ -21,6 +18,10 @@ from ggml_py.record.programs.identify import recorder_for, simulator_for
 from ggml_py.scheduler.replay import replay
 from ggml_py.sim.given import named_devices
 from ggml_py.trace.refusals import refused
+
+from ..support import doc_pages
+from ..support.cli_runs import COMMAND
+from ..support.placements import blank
 
 pytestmark = [pytest.mark.needs(release="default"), pytest.mark.thorough("programs")]
 GPU = "sim:gpu0,profile=cuda"

@@ -4,11 +4,12 @@ import os
 import subprocess
 
 import pytest
-from cause_oracle import CauseOracle, compared, prints
 
 import ggml_py as ggml
 from ggml_py.record.programs import launch
 from ggml_py.record.programs.identify import recorder_for
+
+from ..support.cause_oracle import CauseOracle, compared, prints
 
 pytestmark = [pytest.mark.needs(release="default"), pytest.mark.thorough("programs")]
 GIB = 1 << 30
@@ -122,8 +123,7 @@ def test_a_pipeline_that_does_not_fit_is_planned_again_without(
 @pytest.mark.parametrize("first", range(0, 24, 6))
 def test_plans_of_random_set_ups_are_upstreams_own_print(oracle, monkeypatch, first):
     """A sample of benchmarks/causes.py: recorded and planned, on one to three devices."""
-    import cause_cases
-    import followed_cases
+    from ..support import cause_cases, followed_cases
 
     monkeypatch.setattr(followed_cases, "oracle", lambda: oracle)
     outcomes = [cause_cases.check(seed) for seed in range(first, first + 6)]

@@ -7,11 +7,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from test_here import recorded
 
 import ggml_py as ggml
 from ggml_py.record import stream
 from ggml_py.record.session import Record
+
+from ..support.own_records import recorded
 
 
 @pytest.fixture(scope="module")
@@ -75,8 +76,9 @@ def test_two_processes_write_to_one_file_at_once(tmp_path):
     """As `--env` and threads of a service may do it."""
     path = tmp_path / "x"
     script = (
-        "import sys; sys.path[:0] = sys.argv[2:]\n"
-        "import graphs, ggml_py as ggml\n"
+        "import sys; sys.path += sys.argv[2:]\n"
+        "import ggml_py as ggml\n"
+        "from tests.support import graphs\n"
         "options = ggml.ffi.new('struct gp_record_options *', {'max_size': 1 << 30, 'every': 1})\n"
         "assert ggml.lib.gp_record_start(sys.argv[1].encode(), b'{}', options) == 0\n"
         "for n in range(1, 30):\n"
@@ -85,8 +87,8 @@ def test_two_processes_write_to_one_file_at_once(tmp_path):
         "    case.scheduler.alloc_graph(case.graph); case.close()\n"
         "ggml.lib.gp_record_stop(ggml.ffi.new('uint64_t *'), ggml.ffi.new('uint64_t *'))\n"
     )
-    support = Path(__file__).parents[1] / "support"
-    both = [subprocess.Popen([sys.executable, "-c", script, path, support]) for _ in range(2)]
+    tree = Path(__file__).parents[2]
+    both = [subprocess.Popen([sys.executable, "-c", script, path, tree]) for _ in range(2)]
     assert [one.wait() for one in both] == [0, 0]
     record = ggml.Record.read(path)
     assert not record.damage and [len(p.plans) for p in record.processes] == [29, 29]

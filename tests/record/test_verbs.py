@@ -5,8 +5,9 @@ import subprocess
 import sys
 
 import pytest
-from cli_runs import fails, ok, run
-from test_here import recorded
+
+from ..support.cli_runs import fails, ok, run
+from ..support.own_records import recorded
 
 
 @pytest.fixture(scope="module")

@@ -6,15 +6,16 @@ from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
-import graphs
 import pytest
-from build_support import small_disk
-from cli_runs import fails, ok, run
 
 import ggml_py as ggml
 from ggml_py.models.synthetic import LlamaSpec, write_llama
 from ggml_py.releases import rule_cases
 from ggml_py.releases.kept import kept_in
+
+from ..support import graphs
+from ..support.build_support import small_disk
+from ..support.cli_runs import fails, ok, run
 
 CASES = {case.name: case.plan for case in rule_cases()}
 RECIPE = "partly: small.gguf -d sim:gpu0,profile=rtx4090 -d CPU -ngl 1 -n 64\n"

@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from cli_runs import fails, ok, run
 
 import ggml_py as ggml
 from ggml_py.models.synthetic import LlamaSpec, write_llama
@@ -18,6 +17,8 @@ from ggml_py.scheduler.observed import Observed
 from ggml_py.trace import reference
 from ggml_py.trace.reference import CannotPlanError
 from ggml_py.trace.rules import RELEASES, find_release
+
+from ..support.cli_runs import fails, ok, run
 
 OLD, NEW = "0.17.0", ggml.enums.UPSTREAM
 REPO = Path(__file__).resolve().parents[2]

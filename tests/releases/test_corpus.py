@@ -7,7 +7,6 @@ import shutil
 from pathlib import Path
 
 import pytest
-from cli_runs import fails, ok
 
 import ggml_py as ggml
 from ggml_py.models.synthetic import LlamaSpec, write_llama
@@ -15,6 +14,8 @@ from ggml_py.releases import rule_cases
 from ggml_py.releases.corpus import Corpus, nameless
 from ggml_py.releases.kept import kept_in
 from ggml_py.trace import reference
+
+from ..support.cli_runs import fails, ok
 
 REPO = Path(__file__).resolve().parents[2]
 EXPERTS = next(case.plan for case in rule_cases() if case.name.startswith("experts"))

@@ -5,11 +5,11 @@ import re
 import subprocess
 from pathlib import Path
 
-from cli_runs import ok
-
 from ggml_py.releases.listing import listing
 from ggml_py.trace.rules import RELEASES
 from vendor import releases
+
+from ..support.cli_runs import ok
 
 
 def test_the_list_has_every_release_and_the_rules_that_it_changed():

@@ -5,7 +5,6 @@ import time
 
 import numpy as np
 import pytest
-from cli_runs import fails
 
 import ggml_py as ggml
 from ggml_py.releases import Made, rule_cases
@@ -21,6 +20,8 @@ from ggml_py.releases.runs import run_changes
 from ggml_py.scheduler.as_recorded import AsRecorded
 from ggml_py.scheduler.made_up import MadeUp
 from ggml_py.scheduler.observed import Observed, Output
+
+from ..support.cli_runs import fails
 
 PLAN = next(case.plan for case in rule_cases())
 

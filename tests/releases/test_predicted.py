@@ -3,15 +3,16 @@
 import json
 
 import pytest
-from cli_runs import fails, run
-from drawn_plans import llama
-from measured import device, machine, sample
 
 import ggml_py as ggml
 from ggml_py.cost.work import fused_heads, work_of
 from ggml_py.releases import Made
 from ggml_py.releases.compare import compared
 from ggml_py.releases.work import Work
+
+from ..support.cli_runs import fails, run
+from ..support.drawn_plans import llama
+from ..support.measured import device, machine, sample
 
 PLAN = llama(4)
 OTHER = PLAN.what_if(supports={("gpu0", "SOFT_MAX"): False})

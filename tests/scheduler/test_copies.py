@@ -8,7 +8,9 @@ import sys
 import textwrap
 
 import pytest
-from test_rpc import needs_rpc, server
+
+from ..support.rpc_client import needs_rpc
+from ..support.rpc_net import server
 
 PROGRAM = """
     import sys

@@ -9,7 +9,9 @@ import sys
 import textwrap
 
 import pytest
-from test_rpc import needs_rpc, server
+
+from ..support.rpc_client import needs_rpc
+from ..support.rpc_net import server
 
 CALLBACK = pytest.mark.needs("ggml_backend_sched_set_copy_callback")
 BEGIN = """

@@ -7,14 +7,15 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-import native_counts
 import pytest
-from sim_net import Net, cpu_result
 
 import ggml_py as ggml
 from ggml_py.boundary.callback import take_raised
 from ggml_py.sim import device as sim
 from ggml_py.sim.calls import Predicate
+
+from ..support import native_counts
+from ..support.sim_net import Net, cpu_result
 
 
 def state(net):

@@ -5,29 +5,21 @@ from collections import Counter
 
 import numpy as np
 import pytest
-import random_graphs
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from test_differential import compare
 
 from ggml_py.enums import TensorFlag
 from ggml_py.export.rows import copy_rows
+
+from ..support import random_graphs
+from ..support.random_plans import plans
+from ..support.scheduler_checks import compare
 
 SOME = settings(
     max_examples=200, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True
 )
 seeds = st.integers(0, 2**32)
 sizes = st.integers(1, 24)
-
-
-def plans(seed, max_nodes):
-    world = random_graphs.build(random.Random(seed), 2, max_nodes)
-    try:
-        world.pin()
-        made = [compare(world, world.scheduler.plan, graph) for graph in world.graphs]
-        return [p for p in made if p is not None]
-    finally:
-        world.close()
 
 
 @SOME

@@ -6,11 +6,12 @@ import gc
 
 import numpy as np
 import pytest
-from graphs import CASES, mlp
 
 import ggml_py as ggml
 from ggml_py.scheduler import scheduler
 from ggml_py.tensors.lent import _OPEN
+
+from ..support.graphs import CASES, mlp
 
 
 def small(context, n, name="x"):

@@ -4,14 +4,14 @@ import threading
 import time
 
 import pytest
-from pauses import switching
-from test_sched_view import small  # noqa: F401  a fixture
 
 import ggml_py as ggml
 
+from ..support.pauses import switching
+
 
 @pytest.mark.parametrize("how", ["often", "at any line"])
-def test_who_looks_on_disturbs_nobody(small, how):  # noqa: F811
+def test_who_looks_on_disturbs_nobody(small, how):
     """Only the one that looks is told to wait."""
     done, wrong, seen = threading.Event(), [], 0
 

@@ -6,11 +6,12 @@ import subprocess
 import sys
 import textwrap
 
-import graphs
 import numpy as np
 import pytest
 
 import ggml_py as ggml
+
+from ..support import graphs
 
 
 @pytest.fixture(params=graphs.CASES)

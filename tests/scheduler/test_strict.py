@@ -6,11 +6,12 @@ import threading
 
 import numpy as np
 import pytest
-from test_checks import no_relu, two_layers
 
 import ggml_py as ggml
 from ggml_py.models import load
 from ggml_py.models.synthetic import LlamaSpec, write_llama
+
+from ..support.two_layers import no_relu, two_layers
 
 REFUSED = "2× RELU on CPU, not on gpu0: 'act-0', 'act-1'"
 

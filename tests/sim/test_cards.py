@@ -8,9 +8,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
-from docs_ops import answers
-from profile_cases import parsed
-from profile_more_cases import ALL_CASES
 
 import ggml_py as ggml
 from ggml_py.boundary.ffi import BUILD
@@ -23,6 +20,10 @@ from ggml_py.sim.text import sim_device_of
 from ggml_py.tensors.call import call_of
 from ggml_py.variants.constructor import signature
 from ggml_py.variants.constructor_table import CONSTRUCTORS
+
+from ..support.docs_ops import answers
+from ..support.profile_cases import parsed
+from ..support.profile_more_cases import ALL_CASES
 
 pytestmark = pytest.mark.needs(release="default", why="what is supported differs by release")
 

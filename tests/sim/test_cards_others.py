@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import docs_ops
 import pytest
-from profile_cases import parsed
-from profile_more_cases import ALL_CASES
 
 import ggml_py as ggml
 from ggml_py.sim.profiles.cards import CARDS
 from ggml_py.tensors.call import call_of
+
+from ..support import docs_ops
+from ..support.profile_cases import parsed
+from ..support.profile_more_cases import ALL_CASES
 
 pytestmark = pytest.mark.needs(release="default", why="what is supported differs by release")
 

@@ -11,9 +11,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from cli_runs import fails, ok
-from profile_cases import parsed
-from profile_more_cases import ALL_CASES
 
 import ggml_py as ggml
 from ggml_py.models.synthetic import LlamaSpec, write_llama
@@ -21,6 +18,10 @@ from ggml_py.record.op_tests import write_op_tests
 from ggml_py.sim.profile import NOT_ON_RECORD, row_of
 from ggml_py.sim.profiles.call import call_of_record
 from ggml_py.tensors.call import call_of
+
+from ..support.cli_runs import fails, ok
+from ..support.profile_cases import parsed
+from ..support.profile_more_cases import ALL_CASES
 
 
 def written(path: Path, *rows: tuple[str, str, int]) -> Path:

@@ -2,9 +2,10 @@
 
 import numpy as np
 import pytest
-from sim_net import Net, cpu_result
 
 import ggml_py as ggml
+
+from ..support.sim_net import Net, cpu_result
 
 
 def test_it_is_a_device_like_any_other(sims):

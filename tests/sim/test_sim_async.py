@@ -9,10 +9,11 @@ import time
 
 import numpy as np
 import pytest
-from native_counts import leaks
-from sim_net import Net, cpu_result
 
 import ggml_py as ggml
+
+from ..support.native_counts import leaks
+from ..support.sim_net import Net, cpu_result
 
 PRODUCTS = {"MUL_MAT": True}
 

@@ -2,9 +2,10 @@
 
 import numpy as np
 import pytest
-from sim_net import Net, cpu_result
 
 import ggml_py as ggml
+
+from ..support.sim_net import Net, cpu_result
 
 
 def test_allocations_are_counted_and_given_back(sims):

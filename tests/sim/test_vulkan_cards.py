@@ -7,13 +7,14 @@ import re
 from pathlib import Path
 
 import pytest
-from profile_cases import parsed
-from profile_more_cases import ALL_CASES
 
 import ggml_py as ggml
 from ggml_py.sim.card import card_properties
 from ggml_py.sim.profiles import vulkaninfo
 from ggml_py.sim.profiles.cards import CARDS
+
+from ..support.profile_cases import parsed
+from ..support.profile_more_cases import ALL_CASES
 
 pytestmark = pytest.mark.needs(release="default", why="what is supported differs by release")
 

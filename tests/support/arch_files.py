@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from oracle_programs import Oracle
 
 from ggml_py import Gguf, models
 from ggml_py.gguf.writer import TensorEntry, write_gguf
+
+from .oracle_programs import Oracle
 
 load = partial(models.load, n_threads=1, repack=False)  # see test_models.py
 PLAIN = ("ffn_gate_inp.weight", "ssm_conv1d.weight", "_norm.weight")  # never quantised

@@ -73,7 +73,7 @@ def write(path: Path, name: str, seed: int) -> None:
 
 
 def main(folder: Path) -> None:
-    from arch_files import ARCHS
+    from .arch_files import ARCHS
 
     found = {name: header_of(folder / f"{file}.gguf") for name, file in ARCHS.items()}
     rows = (f"{json.dumps(name)}: {json.dumps(header)}" for name, header in found.items())

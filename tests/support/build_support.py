@@ -22,9 +22,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 REPO = Path(__file__).resolve().parents[2]
-if str(REPO) not in sys.path:
-    sys.path.append(str(REPO))  # after site-packages: ggml_py is the installed one
-
 from vendor import cache as caches  # noqa: E402
 from vendor import fetch, releases  # noqa: E402
 

@@ -15,17 +15,17 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import followed_cases
-from cause_oracle import CauseOracle, compared, lines_of, prints
-from oracle_programs import Oracle
-from placements import Theirs, memory_of, sims_text
-
 import ggml_py as ggml
 from ggml_py.llama.overrides import parse_overrides
 from ggml_py.models import load
 from ggml_py.record.programs import launch
 from ggml_py.record.programs.identify import recorder_for
 from ggml_py.sim.given import named_devices
+
+from . import followed_cases
+from .cause_oracle import CauseOracle, compared, lines_of, prints
+from .oracle_programs import Oracle
+from .placements import Theirs, memory_of, sims_text
 
 GIB = 1 << 30
 LACKED = (

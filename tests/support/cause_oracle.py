@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from oracle_sched import COMPILER, source
-
 from ggml_py.plan import Plan
+
+from .oracle_sched import COMPILER, source
 
 GPUS = Path(__file__).with_name("oracle_gpus.cpp")
 _SWITCH = "#if 0\n#define GGML_SCHED_MAX_SPLITS_DEBUG"

@@ -6,11 +6,11 @@ from __future__ import annotations
 import csv
 import functools
 
-from build_support import REPO  # noqa: F401  puts vendor/ on the path
-
 from ggml_py import builds
 from vendor import cache as caches
 from vendor import identity, releases
+
+from .build_support import REPO  # noqa: F401  puts vendor/ on the path
 
 
 @functools.cache

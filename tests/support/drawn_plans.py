@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import captures
-
 from ggml_py.trace import reference, run
 from ggml_py.trace.record import (
     LEAF,
@@ -17,6 +15,8 @@ from ggml_py.trace.record import (
     ComputeBufferRecord,
     Settings,
 )
+
+from . import captures
 
 HOSTILE = (
     "</script x <!--<script </script>"

@@ -8,10 +8,9 @@ import random
 import re
 import sys
 
-import graphs
-import random_graphs
-
 import ggml_py as ggml
+
+from . import graphs, random_graphs
 
 
 def plans(n_random):

@@ -17,13 +17,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from oracle_programs import Oracle
-from placements import Theirs, blank, sims_text
-
 import ggml_py as ggml
 from ggml_py.llama.overrides import parse_overrides
 from ggml_py.models import load
 from ggml_py.sim.given import named_devices
+
+from .oracle_programs import Oracle
+from .placements import Theirs, blank, sims_text
 
 REPO = Path(__file__).resolve().parents[2]
 SET_UPS: tuple[dict[str, Any], ...] = (

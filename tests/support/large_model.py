@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from real_headers import Spec
+from .real_headers import Spec
 
 
 def write(folder: str | Path) -> Path:

@@ -7,10 +7,11 @@ from collections.abc import Callable
 from functools import cache
 
 import numpy as np
-from op_layouts import Operand
-from op_metamorphosis import Case
 
 import ggml_py as ggml
+
+from .op_layouts import Operand
+from .op_metamorphosis import Case
 
 SIZES = (1, 1, 2, 3, 4, 5, 7, 8, 16, 17, 31, 32, 33, 64)
 BAD = (0, -1, -2, 3, 1 << 20, 2**31 - 1, -(2**31))

@@ -6,17 +6,13 @@ import ast
 import inspect
 import math
 import re
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import ggml_py as ggml
-
-sys.path.append(str(Path(__file__).parents[2]))  # after site-packages: ggml_py stays installed
 from vendor import op_docs
 
 

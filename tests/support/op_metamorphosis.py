@@ -19,10 +19,11 @@ from dataclasses import dataclass, field
 from functools import cache
 
 import numpy as np
-from op_layouts import Operand, World, place, variant, write
 
 import ggml_py as ggml
 from ggml_py.enums import Op, Type
+
+from .op_layouts import Operand, World, place, variant, write
 
 REFUSALS = (ggml.GgmlError, TypeError, ValueError, OverflowError)
 VIEWS = {Op.NONE, Op.RESHAPE, Op.VIEW, Op.PERMUTE, Op.TRANSPOSE}

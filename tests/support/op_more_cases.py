@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-from op_cases import FLOAT, QUANTIZED, Draw, both, op
-from op_layouts import Operand
-from op_metamorphosis import Case
+from .op_cases import FLOAT, QUANTIZED, Draw, both, op
+from .op_layouts import Operand
+from .op_metamorphosis import Case
 
 ROPE_NUMBERS = {
     "n_ctx_orig": 32, "freq_base": 1e4, "freq_scale": 1.0, "ext_factor": 0.0, "attn_factor": 1.0,

@@ -12,9 +12,9 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from build_support import caches as cache
-
 from ggml_py.boundary.ffi import BUILD, ffi
+
+from .build_support import caches as cache
 
 COMPILER = shutil.which("c++")
 

@@ -7,12 +7,12 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from oracle_programs import Oracle, command_line, printed_plan
-
 from ggml_py.models import Model
 from ggml_py.sim.card import card_properties
 from ggml_py.sim.named import load_profile
 from ggml_py.trace.promise import MemoryRow
+
+from .oracle_programs import Oracle, command_line, printed_plan
 
 MIB = 1 << 20
 # The oracle's names of load's options, where they differ.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from profile_cases import CASES, enlarged, of_one, tensor, times, view_of
+from .profile_cases import CASES, enlarged, of_one, tensor, times, view_of
 
 
 def clamp(c, p):

@@ -6,10 +6,10 @@ from __future__ import annotations
 
 import random
 
-import random_graphs
-
 import ggml_py as ggml
 from ggml_py.trace.answers import reach
+
+from . import random_graphs
 
 
 def case(n: int) -> str:

@@ -17,9 +17,10 @@ import threading
 import time
 
 import numpy as np
-import rpc_net
 
 import ggml_py as ggml
+
+from . import rpc_net
 
 TIMEOUT = 0.5  # seconds that the server may be silent
 SLACK = 8.0  # seconds that a call may take, as other processes use the cores too

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from arch_files import load
-from oracle_programs import Cells, Oracle
 
 from ggml_py import ModelError
 from ggml_py.models import Batch, Model
+
+from .arch_files import load
+from .oracle_programs import Cells, Oracle
 
 Command = tuple[Any, ...]  # ("decode", token, …) or the name of a method and its arguments
 Walk = Callable[[Model], Iterable[Command]]

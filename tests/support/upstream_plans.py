@@ -7,13 +7,13 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from oracle_programs import Oracle
-from placements import Theirs, blank, sims_text
-
 import ggml_py as ggml
 from ggml_py import llama
 from ggml_py.boundary.ffi import BUILD
 from ggml_py.llama.overrides import parse_overrides
+
+from .oracle_programs import Oracle
+from .placements import Theirs, blank, sims_text
 
 EXPERTS = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps=CPU"
 GPU: dict[str, dict[str, Any]] = {"gpu0": {"host_buffer": 1}}

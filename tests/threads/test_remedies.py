@@ -5,9 +5,10 @@ import re
 from dataclasses import dataclass
 
 import pytest
-from cli_runs import ok
-from real_headers import Spec
-from reports import DEEPSEEK_R1
+
+from ..support.cli_runs import ok
+from ..support.real_headers import Spec
+from ..support.reports import DEEPSEEK_R1
 
 pytestmark = [pytest.mark.needs(release="default"), pytest.mark.thorough("programs")]
 ALL_LAYERS = r"-ngl (all|99)\b"

@@ -6,9 +6,10 @@ Each is planned as llama.cpp's program with these flags would load it.
 from dataclasses import replace
 
 import pytest
-from reports import REPORTS
 
 from ggml_py import llama
+
+from ..support.reports import REPORTS
 
 pytestmark = [pytest.mark.needs(release="default"), pytest.mark.thorough("programs")]
 MIB = 1 << 20

@@ -8,13 +8,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from worlds import attention_with_sinks
 
 import ggml_py as ggml
 from ggml_py.export.json import plan as to_json
 from ggml_py.trace import causes
 from ggml_py.trace.answers import reasons
 from ggml_py.trace.cause import WITNESSES
+
+from ..support.worlds import attention_with_sinks
 
 REPO = Path(__file__).resolve().parents[2]
 

@@ -3,9 +3,7 @@
 import json
 import random
 
-import graphs
 import pytest
-import random_graphs
 
 import ggml_py as ggml
 from ggml_py.export import timeline
@@ -13,6 +11,8 @@ from ggml_py.export.json import plan as to_json
 from ggml_py.export.rows import copy_rows, split_rows
 from ggml_py.trace.answers.passing import passing
 from ggml_py.trace.facts import Facts, nbytes
+
+from ..support import graphs, random_graphs
 
 N = 120
 

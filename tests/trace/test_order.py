@@ -10,7 +10,6 @@ import jsonschema
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from sim_net import Net
 
 import ggml_py as ggml
 from ggml_py import ArgumentError, Plan
@@ -21,6 +20,8 @@ from ggml_py.models.synthetic import LlamaSpec
 from ggml_py.sim.calls import check_order
 from ggml_py.trace import reference
 from ggml_py.trace import split as order
+
+from ..support.sim_net import Net
 
 PROMPT = [5, 6, 7, 8]
 

@@ -4,11 +4,10 @@ import json
 import subprocess
 import sys
 
-import graphs
-import imports
-from sim_net import Net
-
 from ggml_py.export import formats
+
+from ..support import graphs, imports
+from ..support.sim_net import Net
 
 PROGRAM = """
 import importlib, json, sys

@@ -8,7 +8,6 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
-import graphs
 import pytest
 
 import ggml_py as ggml
@@ -17,6 +16,8 @@ from ggml_py.trace import reference
 from ggml_py.trace.answers.passes import PASS_NAMES
 from ggml_py.trace.record import collection_paused
 from ggml_py.variants.making import Node
+
+from ..support import graphs
 
 UNKNOWN = "because an older ggml_py recorded only nodes"
 

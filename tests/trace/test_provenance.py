@@ -9,9 +9,6 @@ from dataclasses import replace
 
 import jsonschema
 import pytest
-from captures import tensor
-from cli_runs import BLOCKED, ok, run
-from measured import knows_all
 
 import ggml_py as ggml
 from ggml_py.boundary.ffi import BUILD
@@ -36,6 +33,10 @@ from ggml_py.trace.record import (
     Settings,
     collection_paused,
 )
+
+from ..support.captures import tensor
+from ..support.cli_runs import BLOCKED, ok, run
+from ..support.measured import knows_all
 
 CARD = "sim:gpu0,profile=rtx4090,memory=2G,max_size=1G,set.minor=6"
 DATE = re.compile(r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00")

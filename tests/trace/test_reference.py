@@ -4,7 +4,6 @@ import gzip
 import json
 from pathlib import Path
 
-import graphs
 import jsonschema
 import pytest
 
@@ -12,6 +11,8 @@ import ggml_py as ggml
 from ggml_py.export.json import plan as to_json
 from ggml_py.scheduler import capture
 from ggml_py.trace import reference
+
+from ..support import graphs
 
 SCHEMA = Path(__file__).parents[2] / "docs" / "plan.schema.json"
 

@@ -8,13 +8,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from sim_net import Net
 
 import ggml_py as ggml
 from ggml_py import ArgumentError, Run
 from ggml_py.models import load
 from ggml_py.models.synthetic import LlamaSpec
 from ggml_py.trace.run import COMPUTE, COPY, NODES, WAIT, RunEvent, SchedulerRecord
+
+from ..support.sim_net import Net
 
 PROMPT = [5, 6, 7, 8]
 

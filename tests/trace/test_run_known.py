@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from sim_net import Net
 
 import ggml_py as ggml
 from ggml_py import Run
@@ -28,6 +27,8 @@ from ggml_py.trace.run import (
     SYNCHRONIZE,
     WAIT,
 )  # fmt: skip
+
+from ..support.sim_net import Net
 
 SPLIT = (("known0", "MUL_MAT"), ("known1", "RELU"))
 

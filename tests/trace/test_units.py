@@ -10,7 +10,6 @@ from types import SimpleNamespace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from measured import knows_all
 
 from ggml_py.advice.finding import Finding
 from ggml_py.cli import cost as cli_cost
@@ -38,6 +37,8 @@ from ggml_py.trace.units import (
     format_time,
     format_times,
 )
+
+from ..support.measured import knows_all
 
 EXTREMES = (0.0, 1e-13, 3e-7, 9.996e-4, 0.9996, 1.0, 59.96, 12_345.6, 2.71e5, 1e9, 7e17, 1e30,
             math.inf)  # fmt: skip

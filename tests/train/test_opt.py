@@ -6,10 +6,12 @@ import time
 
 import numpy as np
 import pytest
-from training import N_IN, Model, Numpy, gradients
 
 import ggml_py as ggml
 from ggml_py.enums import Op
+
+from ..support.opt_model import batch, evaluate
+from ..support.training import N_IN, Model, Numpy, gradients
 
 ARGUMENT = ggml.ArgumentError
 LOSSES = ("cross_entropy", "mean_squared_error", "mean", "sum")
@@ -22,26 +24,6 @@ OPTIMIZERS = {
 def close_to(ours, theirs):
     for name, value in theirs.items():
         np.testing.assert_allclose(ours[name], value, rtol=2e-4, atol=2e-5, err_msg=name)
-
-
-def batch(model, i, n=4):
-    return model.data[i * n : i * n + n], model.labels[i * n : i * n + n]
-
-
-def evaluate(model, opt, x, y, backward=True, result=None):
-    """One evaluation, static or dynamic."""
-    if not model.static:
-        ctx = ggml.Context()
-        inputs = ctx.new_tensor("f32", N_IN, len(x), name="inputs")
-        outputs = model.forward(ctx, inputs)
-        graph = ctx.new_graph(64)
-        graph.build_forward_expand(outputs)
-        opt.prepare_alloc(graph, inputs, outputs)
-    opt.alloc(backward)
-    opt.inputs.set(x)
-    if opt.labels is not None:
-        opt.labels.set(y)
-    opt.eval(result)
 
 
 @pytest.mark.parametrize("static", [True, False], ids=["static", "dynamic"])

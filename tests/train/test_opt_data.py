@@ -6,9 +6,10 @@ import sys
 
 import numpy as np
 import pytest
-from training import N_IN, Model, Numpy, gradients
 
 import ggml_py as ggml
+
+from ..support.training import N_IN, Model, Numpy, gradients
 
 ARGUMENT = ggml.ArgumentError
 DATA = (16 * np.arange(6)[:, None] + np.arange(2)).astype(np.float32)

@@ -6,10 +6,12 @@ import gc
 
 import numpy as np
 import pytest
-from test_opt import Model, batch, evaluate
 
 import ggml_py as ggml
 from ggml_py.boundary.handle import in_use
+
+from ..support.opt_model import batch, evaluate
+from ..support.training import Model
 
 
 def test_any_order_of_closing_is_survived():

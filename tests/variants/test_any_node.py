@@ -1,18 +1,18 @@
 """Any node of any op can be asked about, and is made again as it was."""
 
-import inspect
 import json
-import random
 import time
 
 import pytest
-import test_ops_survive as survive
-from test_nearest import blas
 
 import ggml_py as ggml
 from ggml_py.variants.making import Node
 from ggml_py.variants.rebuild import Replay
 from ggml_py.variants.search import MOST_ASKED
+
+from ..support import op_survival as survive
+from ..support.blas_device import blas
+from ..support.wild_nodes import wild
 
 
 @pytest.fixture
@@ -20,20 +20,6 @@ def nothing():
     """A simulated device that supports nothing."""
     with ggml.sim_device("nearest0", supports=lambda _t: False) as device:
         yield device
-
-
-def wild(name, seed, ctx):
-    """A node of the op with whatever it takes; None where it takes nothing of it."""
-    rng = random.Random(f"{name} {seed}")
-    tensors = [survive.tensor(ctx, rng) for _ in range(4)]
-    parameters = inspect.signature(getattr(ctx, name)).parameters.values()
-    try:
-        made = getattr(ctx, name)(
-            *(survive.argument(str(p.annotation), tensors, rng) for p in parameters)
-        )
-    except survive.REFUSALS:
-        return None
-    return made if 0 not in made.ne and all(0 not in s.ne for s in made.src) else None
 
 
 @pytest.mark.thorough("long")

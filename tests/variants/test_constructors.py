@@ -1,12 +1,9 @@
 """The table of constructors: fresh, whole, and never a wrong mapping."""
 
 import random
-import sys
 from pathlib import Path
 
 import pytest
-import test_ops_survive as survive
-from test_any_node import wild
 
 import ggml_py as ggml
 from ggml_py.boundary.ffi import BUILD
@@ -16,13 +13,15 @@ from ggml_py.variants.constructor import Argument, Constructor
 from ggml_py.variants.making import Node
 from ggml_py.variants.rebuild import Replay
 
+from ..support import op_survival as survive
+from ..support.wild_nodes import wild
+
 REPO = Path(__file__).parents[2]
 DEFAULT = pytest.mark.needs(release="default", why="the table is of the default pin")
 
 
 @pytest.fixture(scope="module")
 def maker():
-    sys.path.append(str(REPO))
     from vendor import constructors
 
     return constructors

@@ -13,6 +13,8 @@ from ggml_py.variants.making import Node, NodeSource
 from ggml_py.variants.rebuild import Replay
 from ggml_py.variants.search import MOST_ASKED
 
+from ..support.blas_device import blas
+
 Type = ggml.enums.Type
 
 
@@ -68,12 +70,6 @@ def test_cpu_names_a_parameter(ctx):
     a = ctx.new_tensor("f32", 64, 8)
     answer = ggml.nearest(ctx.soft_max_ext_back(a, a, 1.0, 8.0), ggml.device("CPU"))
     assert answer.text == "SOFT_MAX_BACK: max_bias 0 instead of 8"
-
-
-def blas():
-    if "BLAS" not in [d.name for d in ggml.devices()]:
-        pytest.skip("this build has no BLAS")
-    return ggml.device("BLAS")
 
 
 def test_blas_names_the_batch_that_it_starts_from(ctx):

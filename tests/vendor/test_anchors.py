@@ -12,7 +12,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from build_support import WARM, error_of, run, seed
 
 import build_ggml
 from ggml_py import builds as _builds
@@ -25,6 +24,8 @@ from ggml_py.scheduler.as_recorded import AsRecorded
 from vendor import fetch, identity, releases, rows
 from vendor.edit import Edit, place
 from vendor.identity import Options, Upstream
+
+from ..support.build_support import WARM, error_of, run, seed
 
 # As little to compile as plans need.
 CPU = (

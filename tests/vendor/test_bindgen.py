@@ -46,7 +46,6 @@ def test_every_header_is_read_and_every_function_counted():
 @pytest.fixture(scope="session")
 def upstream_include() -> Path:
     """The include folder of the pinned release, from the user's cache."""
-    sys.path.append(str(REPO))
     from vendor import cache, identity, releases
 
     folder = cache.default_folder()

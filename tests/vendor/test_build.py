@@ -12,13 +12,14 @@ import sys
 from pathlib import Path
 
 import pytest
-from build_support import REPO, WARM, error_of, run, seed, small_disk
 
 import build_ggml
 from vendor import cards, identity, releases, toolchain
 from vendor.identity import Options, key_of, upstream_of
 from vendor.instrument import EDITS
 from vendor.report import BuildError
+
+from ..support.build_support import REPO, WARM, error_of, run, seed, small_disk
 
 pytestmark = pytest.mark.thorough("long", quick=34)
 

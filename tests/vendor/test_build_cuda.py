@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from build_support import error_of, run
 
 import build_ggml
 import ggml_py as ggml
@@ -17,6 +16,8 @@ from ggml_py import errors
 from ggml_py.boundary import ffi as _ffi
 from vendor import cuda, identity, pep517
 from vendor.report import BuildError
+
+from ..support.build_support import error_of, run
 
 NAMES = ("CUDACXX", "CUDA_PATH", "CUDA_HOME", "CUDAToolkit_ROOT")
 

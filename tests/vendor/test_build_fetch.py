@@ -11,11 +11,12 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from build_support import Index, Pin, index, pin_of, small_disk, small_sdist
 from packaging.requirements import Requirement
 
 from vendor import fetch
 from vendor.report import BuildError
+
+from ..support.build_support import Index, Pin, index, pin_of, small_disk, small_sdist
 
 SDIST = small_sdist({"small-1.0/llama.cpp/ggml/a.c": b"int a;", "small-1.0/setup.py": b"boom"})
 

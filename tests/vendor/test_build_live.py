@@ -13,7 +13,17 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from build_support import REPO, WARM, checkout, command, error_of, live_cache, seed, small_disk
+
+from ..support.build_support import (
+    REPO,
+    WARM,
+    checkout,
+    command,
+    error_of,
+    live_cache,
+    seed,
+    small_disk,
+)
 
 pytestmark = pytest.mark.thorough("builds")
 

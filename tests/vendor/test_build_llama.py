@@ -6,9 +6,10 @@ import subprocess
 import time
 
 import pytest
-from build_support import command, live_cache
 
 from ggml_py.boundary.ffi import BUILD
+
+from ..support.build_support import command, live_cache
 
 pytestmark = [pytest.mark.needs(release="default"), pytest.mark.thorough("builds")]
 

@@ -10,10 +10,11 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from build_support import REPO
 
 from vendor import oracles
 from vendor.report import BuildError
+
+from ..support.build_support import REPO
 
 # Stands in for a compiler: what it makes is the sources. "slow" waits with half of it written.
 COMPILER = """#!/bin/sh

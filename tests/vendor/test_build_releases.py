@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 
-import build_support  # noqa: F401  (puts the checkout on the path)
 import pytest
 
 from vendor import releases
 from vendor.report import BuildError
+
+from ..support import build_support  # noqa: F401  (puts the checkout on the path)
 
 
 def test_fifteen_releases_each_with_its_own_label_and_hash() -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import errno
 from pathlib import Path
 
-import build_support  # noqa: F401  (puts the checkout on the path)
 import pytest
 
 from vendor import report
 from vendor.report import BuildError, PlainBar, RichBar
+
+from ..support import build_support  # noqa: F401  (puts the checkout on the path)
 
 
 def test_the_plain_bar_in_a_pipe_speaks_four_times(capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,7 +3,6 @@
 import re
 import shutil
 import subprocess
-import sys
 import tempfile
 from functools import partial
 from pathlib import Path
@@ -11,7 +10,6 @@ from pathlib import Path
 import pytest
 
 REPO = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(REPO))
 from vendor import cache, cards, cpp_source, cut, identity, releases  # noqa: E402
 from vendor.comments import without_comments  # noqa: E402
 from vendor.report import BuildError, OutsideError  # noqa: E402

@@ -10,7 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from build_support import REPO, index, small_sdist
 
 from ggml_py.builds import current
 from ggml_py.trace.rules import RELEASES, find_release, rules_of
@@ -18,6 +17,8 @@ from vendor import candidate, fetch, releases, rows, suite
 from vendor.new_release import Candidate, enter
 from vendor.report import BuildError
 from vendor.suite import SuiteRun, run_suite
+
+from ..support.build_support import REPO, index, small_sdist
 
 pytestmark = pytest.mark.thorough("long", quick=20)  # many are programs that ask an index
 NEWEST = RELEASES[0]

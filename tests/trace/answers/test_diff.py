@@ -6,19 +6,21 @@ import subprocess
 import sys
 from dataclasses import replace
 
-import graphs
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rich.console import Console
-from test_properties import plans as random_plans
-from worlds import World
-from worlds import plan as plan_of
 
 import ggml_py as ggml
 from ggml_py.export.to_terminal import show_diff
 from ggml_py.trace import reference
 from ggml_py.trace.answers.match import Key, match
+
+from ...support import graphs
+from ...support.layered_plans import Layers, named
+from ...support.random_plans import plans as random_plans
+from ...support.worlds import World
+from ...support.worlds import plan as plan_of
 
 
 def titles(diff):
@@ -234,42 +236,6 @@ def test_long_stretches_without_names_end():
 
 
 # --- what maintainers count by hand
-
-
-class Layers:
-    """A net on a simulated GPU, with the weights of its layers there, and its tables on the CPU."""
-
-    def __init__(self, gpu, n_layers=2, **options):
-        self.backends = [gpu.init(n_threads=1), ggml.device("CPU").init(n_threads=1)]
-        self.on_gpu, self.on_cpu, self.c = ggml.Context(), ggml.Context(), ggml.Context()
-        self.w = [self.on_gpu.new_tensor("f32", 64, 64, name=f"w{i}") for i in range(n_layers)]
-        self.on_gpu.alloc(self.backends[0], usage="weights")
-        self.tables = [self.on_cpu.new_tensor("f32", 64, 100, name=n) for n in ("embd", "ple")]
-        self.on_cpu.alloc(self.backends[1], usage="weights")
-        self.options = options
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        for handle in (self.c, self.on_gpu, self.on_cpu, *self.backends):
-            handle.close()
-
-    def input(self, name, n, type="i32"):
-        tensor = self.c.new_tensor(type, n, name=name)
-        tensor.set_input()
-        return tensor
-
-    def plan(self, *roots):
-        graph = self.c.new_graph()
-        graph.build_forward_expand(*roots)
-        with ggml.Scheduler(self.backends, **self.options) as scheduler:
-            return scheduler.plan(graph)
-
-
-def named(tensor, name):
-    tensor.name = name
-    return tensor
 
 
 def test_story_27880_a_lookup_beside_the_other_lookup_takes_two_splits_away(sims):

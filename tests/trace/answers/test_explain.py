@@ -7,14 +7,8 @@ import sys
 from dataclasses import replace
 from types import SimpleNamespace
 
-import graphs
 import pytest
-from captures import captures
 from hypothesis import given, settings
-from test_reference_rules import many_inputs
-from test_sim import Net
-from worlds import World
-from worlds import plan as plan_of
 
 import ggml_py as ggml
 from ggml_py.trace import reference
@@ -22,6 +16,13 @@ from ggml_py.trace.answers.explain import NO_NEIGHBOUR, UNSUPPORTED, WEIGHT
 from ggml_py.trace.causes import INPUT, MEMORY, PIN
 from ggml_py.trace.names import shape
 from ggml_py.trace.rules import parse_version
+
+from ...support import graphs
+from ...support.captures import captures
+from ...support.many_inputs import many_inputs
+from ...support.sim_net import Net
+from ...support.worlds import World
+from ...support.worlds import plan as plan_of
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,6 @@
 """In a Python shell an answer is a line: what it is of, and what it says. str() is the text."""
 
 import pytest
-from worlds import attention_with_sinks
 
 from ggml_py.advice.finding import Finding
 from ggml_py.models import load
@@ -9,6 +8,8 @@ from ggml_py.models.synthetic import LlamaSpec, write_llama
 from ggml_py.trace.answers.sweep import Sweep, sweep
 from ggml_py.trace.answers.variant import Nearest, Variant
 from ggml_py.trace.answers.why_splits import why_splits
+
+from ...support.worlds import attention_with_sinks
 
 
 @pytest.fixture(scope="module", name="plans")

@@ -6,11 +6,12 @@ from math import prod
 from pathlib import Path
 from types import SimpleNamespace
 
-import graphs
 import pytest
 
 import ggml_py as ggml
 from ggml_py.trace import flops as table
+
+from ...support import graphs
 
 EXPLAIN = (Path(__file__).parents[3] / "docs" / "EXPLAIN.md").read_text()
 

@@ -7,16 +7,17 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import random_graphs
 from hypothesis import HealthCheck, assume, event, given, settings
 from hypothesis import strategies as st
-from test_releases import build, run
-from worlds import OPS, World, attention_with_sinks, living, plan
 
 import ggml_py as ggml
 from ggml_py.trace.reference import CannotPlanError
 
-SUPPORT = str(Path(__file__).parents[2] / "support")
+from ...support import random_graphs
+from ...support.older_builds import build, run
+from ...support.worlds import OPS, World, attention_with_sinks, living, plan
+
+TREE = str(Path(__file__).parents[3])
 RELEASE_0_17 = "b10068"
 
 NET = World(
@@ -186,7 +187,6 @@ def test_a_build_of_a_checkout_is_not_a_release():
 
 
 def test_the_table_of_releases_is_vendors():
-    sys.path.append(str(Path(__file__).parents[3]))  # after site-packages: ggml_py stays installed
     from ggml_py.trace.rules import RELEASES
     from vendor.releases import releases
 
@@ -198,7 +198,7 @@ def test_the_table_of_releases_is_vendors():
 def test_the_rules_of_another_release_are_those_of_that_release(tmp_path):
     build(RELEASE_0_17)
     program = (
-        f"import sys; sys.path.insert(0, {SUPPORT!r}); import worlds\n"
+        f"import sys; sys.path.append({TREE!r}); from tests.support import worlds\n"
         f"worlds.attention_with_sinks().to_json({str(tmp_path / 'old.json')!r})\n"
         "print('{}')"
     )

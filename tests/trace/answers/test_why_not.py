@@ -6,12 +6,9 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
-import graphs
 import pytest
-from captures import captures, tensor
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from worlds import World, plan
 
 import ggml_py as ggml
 from ggml_py.trace import reference
@@ -26,6 +23,10 @@ from ggml_py.trace.record import (
     Capture,
     Settings,
 )
+
+from ...support import graphs
+from ...support.captures import captures, tensor
+from ...support.worlds import World, plan
 
 # --- the proof: without the fact that a reason names, the reason is gone
 

@@ -1,0 +1,34 @@
+"""Files of plans."""
+
+from ..misuses import misuse
+
+
+def _plan(e):
+    return e.scheduler.plan(e.graph)
+
+
+def _recorded(e):
+    e.allocated()
+    with e.scheduler.record() as recording:
+        e.scheduler.compute(e.graph)
+    return recording.run
+
+
+MISUSES = [
+    misuse("export-no-suffix", lambda e: _plan(e).export(e.tmp_path / "plan"),
+           ValueError, "the suffix of", ".html or .htm (html)"),
+    misuse("export-pdf", lambda e: _plan(e).export(str(e.tmp_path / "plan.pdf")),
+           ValueError, "plan.pdf", "known are .json (json)"),
+    misuse("export-format", lambda e: _plan(e).export(e.tmp_path / "p.html", "svg"),
+           ValueError, "format 'svg'", "known are .json (json)"),
+    misuse("export-number", lambda e: _plan(e).export(5),
+           TypeError, "path 5", "expected a file's name"),
+    misuse("export-none", lambda e: _plan(e).export(None, "html"),
+           TypeError, "path None", "expected a file's name"),
+    misuse("export-other-a-file", lambda e: _plan(e).export(e.tmp_path / "p.html", other="q.json"),
+           TypeError, "other='q.json'", "Plan.from_json reads one"),
+    misuse("export-two-as-text", lambda e: _plan(e).export(e.tmp_path / "p.txt", other=_plan(e)),
+           ValueError, "text shows only one plan", "two can be compared in html"),
+    misuse("export-run", lambda e: _recorded(e).export(e.tmp_path / "r.csv"),
+           ValueError, "a run can only be shown alone", "only in json, html, chrome"),
+]  # fmt: skip
