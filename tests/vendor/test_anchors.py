@@ -36,6 +36,7 @@ CPU = (
 LEFT_OUT = {
     "more than all buffers": "could not allocate",
     "more than there is, reserved less": "could not allocate",
+    "the CPU alone, more than there is": "could not allocate",
     "a leaf that views another": "ggml finds no backend for leaf 'plain'",
 }
 EDIT = Edit("e", "anchor;\n", "new;\n")
