@@ -98,6 +98,8 @@ def remedies(judge: Judge, given: Given, more: Iterable[Changes] = ()) -> list[R
         both = look({**merged, **one.changes})
         if both is not None and both.gain * _NEAR > gain:
             merged, gain = {**merged, **one.changes}, both.gain
+    if not found and given.gpus and given.options["n_gpu_layers"]:
+        look({"n_gpu_layers": 0})  # small graphs take longer to copy than to compute
     return _sorted(found.values())
 
 
@@ -135,8 +137,6 @@ def _singles(judge: Judge, given: Given) -> Iterator[Changes]:
             yield {"offload_kqv": True}
         if not options["op_offload"]:
             yield {"op_offload": True}
-        if options["n_gpu_layers"]:
-            yield {"n_gpu_layers": 0}  # small graphs take longer to copy than to compute
     if options["flash_attn"] == "off":
         yield {"flash_attn": "auto"}
     types = {str(options[name]).lower() for name in ("type_k", "type_v")}

@@ -314,7 +314,7 @@ def test_thousands_of_mutants_end_nothing():
 def test_too_much_memory_is_a_finding(path, monkeypatch):
     assert fuzz_gguf.outcome_of(mutant(7), path) in ("opened", "refused")
     monkeypatch.setattr(
-        fuzz_gguf, "read_all", lambda _path: bytearray(32 << 20)[::4096].__setitem__(0, 1)
+        fuzz_gguf, "read_all", lambda _path: bytearray(64 << 20)[::4096].__setitem__(0, 1)
     )
     with pytest.raises(MemoryError, match="bytes for a file of"):
         fuzz_gguf.outcome_of(mutant(7), path)

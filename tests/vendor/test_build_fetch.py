@@ -204,7 +204,7 @@ def test_a_file_size_limit_reads_as_a_full_disk(server: Index, tmp_path: Path) -
     pin = serve(server, SDIST + b"\0" * 3_000_000)
     code = (
         f"import sys; sys.path[:] = {sys.path!r}\n"
-        "from pathlib import Path\nfrom build_support import Pin\n"
+        "from pathlib import Path\nfrom tests.support.build_support import Pin\n"
         "from vendor import fetch, report\n"
         f"try: fetch.download({pin!r}, Path({str(tmp_path)!r}))\n"
         "except report.BuildError as error: print(error)\n"
