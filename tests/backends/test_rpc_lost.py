@@ -353,7 +353,7 @@ def test_random_programs_on_a_server_that_fails():
     program = """
         import logging
         logging.getLogger("ggml").setLevel(logging.CRITICAL)
-        import rpc_programs
+        from tests.support import rpc_programs
         say([rpc_programs.check(seed) for seed in range(40)])
     """
     ends = run(program, timeout=120, words=True)
