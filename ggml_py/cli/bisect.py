@@ -51,11 +51,20 @@ def command(
     SOURCES, and the options of `ggml-py plan` that follow them, are as for `ggml-py compare`. Only
     releases that can be had as a package are asked (`ggml-py build --list`).
 
-    CONDITION is 'splits > 40' (also of copies, copy_bytes, nodes; of a run: waits, copied_bytes,
-    reallocations, buffer_bytes), 'error > 1e-4' of an output or 'time > 1.1' of a compute beside
-    those of --good, 'NODE on BACKEND', 'NODE not on BACKEND', 'fallback' or 'fallback
-    of FLASH_ATTN_EXT'. It holds if it does for any of the plans. Without one, anything that differs
-    from --good is looked for. After Ctrl-C the same command finds what it has built.
+    CONDITION holds if it does for any of the plans. Without one, any difference from --good counts.
+    After Ctrl-C the same command reuses the finished builds. Conditions on plans are:
+
+    \b
+    'splits > 40'  also copies, copy_bytes, nodes
+    'NODE on BACKEND', 'NODE not on BACKEND'
+    'fallback', 'fallback of FLASH_ATTN_EXT'
+
+    Conditions on runs are:
+
+    \b
+    'waits > 9'     also copied_bytes, reallocations, buffer_bytes
+    'error > 1e-4'  an output's error against --good
+    'time > 1.1'    a compute's time divided by its time under --good
 
     \b
     ggml-py bisect --good 0.9.4 --bad 0.26.0 llama-server.ggrec

@@ -43,12 +43,14 @@ def command(
     seconds: float,
     as_json: bool,
 ) -> None:
-    """Measure what this machine's devices take for the work of models, with so many threads: matrix
-    products by type and batch, attention by length and type of cache, the ops between them, copies,
-    and what a graph, a split and a node take besides. `ggml-py cost` predicts with it.
+    """Measure how long this machine's devices take for the work of models, with the threads of -t.
+
+    It measures matrix products by type and batch, attention by length and type of cache, the ops
+    between them, and copies. It also measures the overhead of a graph, a split and a node. `ggml-py
+    cost` predicts with these times.
 
     It takes at most 90 seconds for each device. Nothing else should run meanwhile: if others use
-    the machine, the file says so, and so does this.
+    the machine, the file and the output say so.
 
     \b
     ggml-py calibrate -t 8 -o machine.json
@@ -93,7 +95,7 @@ def _types(text: str) -> list[str]:
 
 
 def _keep_partial(machine: Machine | None, output: str) -> None:
-    """What was measured before a device was lost is not lost with it."""
+    """Writes the measurements that were made before a device was lost."""
     if machine is None or not machine.devices:
         return
     path = Path(output).with_name(Path(output).name.removesuffix(".json") + _PARTIAL)

@@ -22,7 +22,7 @@ from .shared.reports import FILES, check_reports, report, report_options
 )  # fmt: skip
 @click.option(
     "--source", type=click.Path(exists=True, file_okay=False), metavar="DIR",
-    help="A checkout of ggml or llama.cpp, with what is not committed, to plan with.",
+    help="A checkout of ggml or llama.cpp to plan with, including uncommitted changes.",
 )  # fmt: skip
 @click.option("--update", is_flag=True, help="Keep what is planned now, to be committed.")
 @report_options
@@ -39,15 +39,14 @@ def command(
     """Plan natively what FOLDER keeps, and compare with the kept plans: for the CI of a project
     that changes ggml or depends on where it computes.
 
-    FOLDER has saved plans (NAME.json.gz), whose graphs are planned again with the answers that were
-    recorded, records (NAME.ggrec), and cases.txt, with a line for each plan of a model:
+    FOLDER has saved plans (NAME.json.gz), records (NAME.ggrec) and cases.txt. Graphs of saved plans
+    are planned again with the recorded answers. A line of cases.txt is a plan of a model:
 
     \b
     NAME: MODEL OPTIONS of ggml-py plan
 
-    Exit status: 0 if everything is planned and nothing differs, but for what --allow names; 1
-    otherwise. After --update it is
-    0 if everything could be planned.
+    Exit status: 0 if everything is planned and all differences are named by --allow, 1 otherwise.
+    After --update it is 0 if everything could be planned.
 
     \b
     ggml-py ci plans --update                     # once, then commit plans/

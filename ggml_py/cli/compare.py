@@ -29,7 +29,7 @@ _UNTESTED = 125  # what `git bisect run` takes as "skip this one"
 )  # fmt: skip
 @click.option(
     "--source", type=click.Path(exists=True, file_okay=False), metavar="DIR",
-    help="A checkout of ggml or llama.cpp, with what is not committed, as the one after.",
+    help="A checkout of ggml or llama.cpp, including uncommitted changes, as the release after.",
 )  # fmt: skip
 @click.option("--times", "rounds", type=click.IntRange(min=8), metavar="N",
               help="Also time computes, N rounds by turns, at least 8.")  # fmt: skip
@@ -54,16 +54,17 @@ def command(
     """Plan the same work natively under two releases of ggml. Show what moved, and why: a rule of
     the scheduler, an answer of a backend, or another graph.
 
-    SOURCES are models, saved plans, and records, each of whose plans is a case. Options of
-    `ggml-py plan` follow them. Graphs of saved plans and records are planned with the answers that
-    were recorded, so that only the scheduler can decide otherwise; with -d on these devices, which
-    each release answers for. Without SOURCES there is a small graph for each rule of the scheduler
-    that releases do not share. A release that is missing is built first: one to two minutes.
+    SOURCES are models, saved plans and records. Each plan of a record is a case. Options of
+    `ggml-py plan` follow them. Graphs of saved plans and records are planned with the recorded
+    answers, so that only the scheduler can decide otherwise. With -d, they are planned on these
+    devices, and each release gives its own answers. Without SOURCES there is a small graph for each
+    scheduler rule that differs between releases. A missing release is built first: one to two
+    minutes.
 
-    Each release also allocates a graph that is not too large and computes it, with devices that
-    are not here simulated: memory, waits, copies and outputs are compared, and with --times how
-    long it takes where no device is simulated. With --machine, plans that differ have a predicted
-    time, by what that machine's devices were measured to take: the release's kernels are not in it.
+    Each release also allocates and computes each graph that is not too large. Devices that are not
+    here are simulated. Memory, waits, copies and outputs are compared; with --times also the time,
+    where no device is simulated. With --machine, plans that differ have a predicted time, from the
+    measurements of that machine's devices. The release's own kernels are not in it.
 
     Exit status: 0 if nothing differs that --allow does not name, 1 if something does, 125 if one of
     the two cannot be built: `git bisect run` skips such a checkout.

@@ -33,12 +33,13 @@ def command() -> None:
     metavar="MODEL…",
 )
 def make(folder: str, models: tuple[Source, ...]) -> None:
-    """Plan MODELS on the CPU, with BLAS, on a simulated RTX 4090 with all layers and with one, on
-    two, with the experts and with the cache in host memory; each time what libllama reserves, a
-    prompt of 64 tokens, and one token. Weights are not read.
+    """Plan MODELS on seven sets of devices and options. These are the CPU, BLAS, and a simulated
+    RTX 4090 with all layers, with one layer, with experts in host memory, or with the cache in host
+    memory; and two such cards.
 
-    Plans that are there stay; another plan in a file of that name is an error. Exit status 1 if a
-    model gave no plan at all.
+    Each set gives three plans: the graph that libllama reserves, a prompt of 64 tokens, and one
+    token. Weights are not read. Existing plans stay; another plan in a file of that name is an
+    error. Exit status 1 if a model gave no plan at all.
     """
     from ..llama.corpus import corpus_plans
     from ..plan import Plan

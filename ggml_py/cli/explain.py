@@ -33,7 +33,7 @@ def command(
 
     MODEL may also be a plan that `ggml-py plan MODEL -o FILE` saved, or the log of a program that
     ran with GGML_SCHED_DEBUG=2 ('-' is standard input). NODE is a name (also of a weight or a copy)
-    or a node's number; if several have the name, the last is meant.
+    or a node's number. If several have the name, the last one counts.
 
     With --analyze MODEL is a run or a record with times: predicted and measured times stand side by
     side, of NODE or of all nodes, the greatest misses first.

@@ -59,12 +59,12 @@ def command(
 ) -> None:
     """Show what MODEL holds in memory on each device, before anything is allocated.
 
-    Of a model the compute buffers are those of the largest graph that llama.cpp reserves memory
-    for, or with -n or --n-past of that graph. Only the header of the file is read. A model does not
-    fit if a device lacks memory, or if a tensor is larger than its largest buffer. Then the three
-    smallest changes follow with which it fits. Each was planned, and keeps as much memory free as
-    --fit (-fitt). If it fits, what would lower its memory. MODEL may also be a plan that -o saved,
-    or a record.
+    A model's compute buffers are sized for the largest graph that llama.cpp reserves memory for.
+    With -n or --n-past, they are sized for the graph of these options. Only the header of the file
+    is read. A model does not fit if a device lacks memory, or if a tensor is larger than its
+    largest buffer. Then the three smallest changes that make it fit follow. Each was planned, and
+    keeps as much memory free as --fit (-fitt). If it fits, changes that lower its memory follow.
+    MODEL may also be a plan that -o saved, or a record.
 
     \b
     ggml-py memory model.gguf -d sim:gpu0,profile=rtx4090 -ngl 20 -c 8192

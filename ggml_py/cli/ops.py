@@ -46,9 +46,9 @@ def command(
     no_build: bool,
     as_json: bool,
 ) -> None:
-    """Test every op of DEVICE with upstream's own program, `test-backend-ops`: what the device
-    supports, and whether its results are within upstream's limits of the normalised mean squared
-    error.
+    """Test every op of DEVICE with upstream's own program, `test-backend-ops`. It shows whether the
+    device supports the op, and whether its results are within upstream's limits of the normalised
+    mean squared error.
 
     The program and unmodified libraries for it are built first, once, in two minutes. It runs in
     its own process: an op that ends it is named, and the rest is still tested.

@@ -49,7 +49,7 @@ _OF_ONE = ("n_prompt", "n_gen", "n_depth", "n_parallel")  # workload
               help="Try nothing more after this time.")  # fmt: skip
 @click.option("--measure", "measuring", is_flag=True,
               help="Run llama-bench with the quickest few and with the flags given, and decide by "
-              "what was measured.")  # fmt: skip
+              "the measurements.")  # fmt: skip
 @click.option("--llama-bench", "program", metavar="FILE",
               help="The llama-bench to measure with. Default: upstream's of this release, which "
               "`ggml-py build --reference` builds.")  # fmt: skip
@@ -73,13 +73,13 @@ def command(
     rounds: int,
     as_json: bool,
 ) -> None:
-    """Find the flags for llama-server with which MODEL is quickest on a calibrated machine, or say
-    that those given need no change.
+    """Find the quickest flags for llama-server with MODEL on a calibrated machine, or confirm the
+    given flags.
 
     It plans the model as libllama does, with other layers, experts and groups of tensors on the
-    devices, other threads, batches and caches; leaves out what does not fit; and predicts the time
-    of the rest. A gain within the error of the prediction is none. Only the header of the model is
-    read.
+    devices, and with other threads, batches and caches. It leaves out plans that do not fit, and
+    predicts the time of the others. A gain within the error of the prediction is none. Only the
+    header of the model is read.
 
     \b
     ggml-py calibrate -t 4 -o t4.json; ggml-py calibrate -t 8 -o t8.json
@@ -213,7 +213,7 @@ def _rates(way: Way, phase: str) -> str:
 
 
 def _assumed(found: Placed) -> list[str]:
-    """What the times of the chosen way, and of those it is compared with, take for granted."""
+    """Assumptions behind the times of the chosen way and of the ways compared with it."""
     ways = (found.chosen, found.given, found.fit, found.runner_up)
     parts = (part for way in ways if way is not None for part in way.parts)
     rows = (row for part in parts for row in (part.prompt, part.gen) if row)

@@ -74,9 +74,9 @@ def command(
     ('-' is standard input). The command line of llama-server, llama-cli, llama-completion or
     llama-perplexity behind -- is read as that program does, and planned on the devices of -d.
 
-    With --what-if, everything printed or saved is the changed plan. --json prints the plan, or only
-    what --text, --passes, --steps, --order, --cpu, --advice and --what-if ask for, each under its
-    name. With --machine it is predicted how long the graph takes, before and after a change.
+    With --what-if, everything printed or saved is the changed plan. --json prints the plan,
+    or only the answers to --text, --passes, --steps, --order, --cpu, --advice and --what-if, each
+    under its name. With --machine, the graph's time is predicted, before and after a change.
 
     \b
     ggml-py plan model.gguf -d sim:gpu0,min_batch=32 -d CPU -ngl 20

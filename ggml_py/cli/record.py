@@ -98,7 +98,7 @@ class _Size(click.ParamType):  # type: ignore[type-arg]
     metavar="KEY=VALUE",
     help="A setting that the program's ggml was built with, as in GGML_SCHED_MAX_COPIES=8.",
 )
-@click.option("--no-build", is_flag=True, help="Do not build what is missing for that release.")
+@click.option("--no-build", is_flag=True, help="Build nothing for that release.")
 @click.option(
     "--env",
     "as_environment",
@@ -223,7 +223,7 @@ def _recorder(
     defines: Sequence[str],
     any_program: bool,
 ) -> Recorder:
-    """What is put in front of the program, after saying what is uncertain."""
+    """The recorder that is put in front of the program. Prints doubts about its release."""
     from ..record.programs.find import find, opens_libraries
     from ..record.programs.identify import NotAskedError, recorder_for
 
@@ -283,7 +283,7 @@ def _free_name(program: str) -> Path:
 
 
 def _ended(path: Path) -> str:
-    """What came of it, in a line."""
+    """The result of recording, in a line."""
     from ..record.session import Record
 
     if not path.exists():

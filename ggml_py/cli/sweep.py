@@ -56,7 +56,7 @@ def command(
     ggml-py sweep model.gguf -d sim:gpu0,profile=cuda -d CPU -c 8192 -n 1,64 --n-past 0,8000
     ggml-py sweep llama-server.ggrec
 
-    Of a record, the plans are compared in the order in which the program made them.
+    Plans of a record are compared in the order in which the program made them.
     """
     said: dict[str, None] = {}  # what the predictions rest on
     from ..trace import sweep

@@ -72,12 +72,12 @@ def command(
 ) -> None:
     """Show a plan as a page for a browser, or in another format.
 
-    FILE is a plan that `ggml-py plan MODEL -o FILE` saved, the log of a program that ran with
-    GGML_SCHED_DEBUG=2 ('-' is standard input), a run that `ggml-py trace MODEL -o FILE` saved, or a
-    record of `ggml-py record`: without --plan or --when this lists its plans. With OTHER, a second
-    plan or log, the page shows what that one does differently. Without an option, this prints the
-    plan's tables, or where the run's time went. It needs no native library, no model and no
-    network.
+    FILE is a plan that `ggml-py plan MODEL -o FILE` saved, or a run that `ggml-py trace MODEL -o
+    FILE` saved. It may also be the log of a program that ran with GGML_SCHED_DEBUG=2 ('-' is
+    standard input), or a record of `ggml-py record`. For a record without --plan or --when, this
+    lists its plans. With OTHER, a second plan or log, the page shows the differences of OTHER.
+    Without an option, this prints the plan's tables, or where the run's time went. It needs no
+    native library, no model and no network.
 
     \b
     ggml-py view plan.json.gz --open

@@ -54,7 +54,7 @@ def command(model: Source, node: str, backend: str, ask: str | None, as_json: bo
     smallest change to the node that makes it supported.
 
     MODEL may also be a plan that `ggml-py plan MODEL -o FILE` saved ('-' is standard input). NODE
-    is a name (also of a weight) or a node's number; if several have the name, the last is meant.
+    is a name (also of a weight) or a node's number. If several have the name, the last one counts.
 
     \b
     ggml-py why-not model.gguf ffn_out-3 BLAS
@@ -107,8 +107,9 @@ def _checked(answer: WhyNot, model: Source) -> WhyNot:
 
 
 def _planned_with(model: Source, flags: Sequence[Flag]) -> tuple[Plan | str, str]:
-    """The plan of the model's graph with more of llama.cpp's options, which go before those given,
-    or a text if llama.cpp cannot load it so; and the memory that devices then lack."""
+    """The plan of the model's graph with these options of llama.cpp before the given ones, and the
+    memory that devices then lack. The error's text instead of a plan if llama.cpp cannot load the
+    model with them."""
     from ..place.judge import lacks
 
     changes: dict[str, Any] = {}

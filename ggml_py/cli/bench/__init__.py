@@ -151,7 +151,7 @@ def _begin(printer: Printer, begun: list[Printer], stack: contextlib.ExitStack) 
 
 
 def _columns(given: Mapping[str, Sequence[Any]], backends: str) -> list[str]:
-    """The parameters that a table shows: those that are not at their defaults."""
+    """The parameters that a table shows: parameters with other values than their defaults."""
     on_cpu = any(name in backends for name in ("CPU", "BLAS", "ZenDNN"))
     shown = {param.field for param in PARAMS if given[param.field] != param.usual}
     shown = shown - {"n_gpu_layers"} | {"n_threads"} if on_cpu else shown | {"n_gpu_layers"}

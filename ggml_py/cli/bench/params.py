@@ -1,4 +1,4 @@
-"""llama-bench's parameters, each of which may have several values."""
+"""llama-bench's parameters. A parameter may have several values."""
 
 from __future__ import annotations
 

@@ -15,18 +15,19 @@ from .source import ADDRESS, FOLDER, Source
 if TYPE_CHECKING:
     from ...releases import Work
 
-# Of a verb that passes on what it does not know to `plan`, in the order in which it came.
+# For a verb that passes unknown options on to `plan`, in their order.
 PLAN_OPTIONS = {"ignore_unknown_options": True}
 
 
 def cases_of(words: Sequence[str]) -> list[Work]:
-    """The sources, which come first among the words, and options of `ggml-py plan`: a case for each
-    model and saved plan, and for each plan of a record.
+    """A case for each model, each saved plan, and each plan of a record. The words are these
+    sources, followed by options of `ggml-py plan`.
 
-    A folder stands for what is kept in it (`releases.kept`). With devices (-d) among the options,
-    saved graphs are planned on these, which each release asks; otherwise with the answers that were
-    recorded, those of a record after what its scheduler planned before. Without sources:
-    `rule_cases`. Raises usage errors, and ValueError for other files.
+    A folder stands for the cases kept there (`releases.kept`). With devices (-d) among the options,
+    saved graphs are planned on these devices, and each release asks them. Otherwise saved graphs
+    are planned with the recorded answers. Each plan of a record then comes after the earlier plans
+    of its scheduler. Without sources: `rule_cases`. Raises usage errors, and ValueError for other
+    files.
     """
     from ...releases import Work, rule_cases
     from ...releases.kept import kept_in, kept_of_record

@@ -44,8 +44,8 @@ def _n_threads() -> int:
 
 
 def said_of(cost: Cost) -> list[str]:
-    """What a prediction takes for granted, why the calibration may not apply, and what may be wrong
-    with it."""
+    """Assumptions of a prediction, reasons why the calibration may not apply, and doubts about
+    it."""
     stale = (f"stale: {one}; the interval does not count that" for one in cost.stale)
     doubts = cost.machine.doubts_about({split.backend for split in cost.splits})
     return [*cost.assumed, *stale, *(f"doubt: {one}" for one in doubts)]

@@ -28,7 +28,7 @@ def choice_options(function: F) -> F:
     )(function)  # fmt: skip
     function = click.option(
         "--when", type=click.Choice(KINDS), cls=SourceOption, kinds=(RECORD,),
-        help="Of a record: the plan of that kind that was computed most often.",
+        help="For a record: choose the plan of this kind with the most computes.",
     )(function)  # fmt: skip
     return click.option(
         "--plan", "numbers", type=int, multiple=True, metavar="N", cls=SourceOption,
@@ -41,8 +41,8 @@ def weights_option(function: F) -> F:
     """The option that places the weights of a saved plan, to plan its graph again."""
     return click.option(
         "--weights", multiple=True, metavar="REGEX=NAME,...", cls=SourceOption,
-        kinds=(*SAVED, RECORD), help="Of a record or a saved plan, with -d: plan its graph again "
-        "with these tensors on a device or in a buffer type, as -ot does for a model.",
+        kinds=(*SAVED, RECORD), help="Plan the graph of a record or saved plan again, with these "
+        "tensors on a device or in a buffer type; needs -d. It is like -ot for a model.",
     )(function)  # fmt: skip
 
 
@@ -152,7 +152,7 @@ def table(record: Record) -> str:
 
 
 def _about(process: Any) -> str:
-    """What is uncertain about a process's record."""
+    """The doubt about a process's record; "" if there is none."""
     about = process.head.get("about") or {}
     return str(about.get("doubt", ""))
 

@@ -1,4 +1,4 @@
-"""What the verbs that compare releases print and write: a table, JSON, files of reports."""
+"""Output of the verbs that compare releases: a table, JSON, files of reports."""
 
 from __future__ import annotations
 

@@ -37,9 +37,9 @@ _OPTIONS = [
                  help="Temperature; 0: the likeliest token.  [0.8]"),
     click.option("--top-k", type=int, help="Keep this many of the likeliest tokens; 0: all.  [40]"),
     click.option("--top-p", type=float,
-                 help="Of those, keep the likeliest with this total probability; 1: all.  [0.95]"),
+                 help="Then keep the likeliest with this total probability; 1: all.  [0.95]"),
     click.option("--min-p", type=float,
-                 help="Of those, keep the ones at least this likely, relative to the likeliest.  "
+                 help="Then keep tokens at least this likely, relative to the likeliest.  "
                  "[0.05]"),
     click.option("--repeat-penalty", type=float,
                  help="Divide the logits of past tokens by this; 1: no penalty.  [1]"),
@@ -63,7 +63,7 @@ def sampling_options(function: F) -> F:
 
 
 def given_sampling(options: dict[str, Any]) -> dict[str, Any]:
-    """The sampling options that were given; removes all of them from `options`."""
+    """The given sampling options. Removes all sampling options from `options`."""
     found = {name: options.pop(name) for name in _NAMES}
     return {name: value for name, value in found.items() if value not in (None, ())}
 

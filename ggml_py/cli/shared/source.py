@@ -1,7 +1,7 @@
 """The input of a verb: a model, a saved plan, a snapshot, a log, a record, a run or a folder.
 
 A `Source` decides its kind once, by the first bytes, and then answers the verb's questions. `USES`
-has the kinds that each verb takes, and `kinds` of an option those that the option applies to.
+has the kinds that each verb takes. `kinds` of an option are the kinds that the option applies to.
 """
 
 from __future__ import annotations
