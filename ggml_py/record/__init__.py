@@ -34,9 +34,9 @@ def record(
 
     Schedulers of models and of libllama count; `Scheduler.plan`, which only asks, does not. `run`
     records computes too, with times. `lines` prints a line on standard error for each new plan.
-    `max_size` is in bytes. `every` looks only at every so manyth plan of a scheduler, `first`
-    writes only so many different ones; what is left out is counted. A forked child continues in
-    the same file.
+    `max_size` is in bytes. With `every=N`, only every N-th plan of a scheduler is looked at. With
+    `first=N`, only the first N different plans are written. Omitted plans are counted. A forked
+    child continues in the same file.
 
     Raises `ArgumentError` if the file exists, unless `force`, `BusyError` if this process is being
     recorded already, OSError if the file cannot be written, and `MissingFunctionError` in a build

@@ -86,7 +86,7 @@ class SelfRecord:
             raise OSError(failed, os.strerror(failed), str(self.path))
 
     def read(self) -> Record:
-        """What was recorded, within the block: so far."""
+        """The record; within the block, the record so far."""
         from .session import Record
 
         if _current is self:

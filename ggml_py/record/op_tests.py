@@ -1,15 +1,15 @@
 """The ops of plans, in the file that upstream's `test-backend-ops --test-file` reads, and back.
 
 With it any backend can be tested with the shapes that a program really computes, without the
-program and its model. Each op is a line of numbers and a name, with spaces between them: its op and
-type, its ne (4), how many op_params follow (16) and these, how many sources follow, for each its
-type, ne (4) and nb (4), and the node's name, "-" if it has none.
+program and its model. Each op is a line of numbers and a name, with spaces between them. First come
+its op and type, its ne (4), the number of op_params (16) and the op_params. Then come the number of
+sources, the type, ne (4) and nb (4) of each source, and the node's name, "-" if it has none.
 
 Upstream, ggml 0.26.0: `test_object::serialize` in tests/test-export-graph-ops.cpp writes such
 lines, `make_test_cases_from_file` in tests/test-backend-ops.cpp reads them. Ops and types are
-numbers, which differ between releases. So a file fits the test-backend-ops of one release: of the
-build that this process uses, or of those whose names are given as `ops` and `types`, each at its
-number, as the head of a recorded process has them.
+numbers, which differ between releases. So a file fits the test-backend-ops of one release, by
+default that of this process's build. For another release, `ops` and `types` are its names, each at
+its number, as in the head of a recorded process.
 
 Not written, because upstream's reader has no way to say it (`left_out` lists them):
 
@@ -153,8 +153,8 @@ def read_op_tests(
 ) -> list[OpTest]:
     """The tests in a file that `write_op_tests` or upstream's test-export-graph-ops wrote.
 
-    Raises ValueError with the number of the line and what was expected there, for what upstream's
-    reader would take for zeros or cut off too. Raises OSError if the file cannot be read.
+    Raises ValueError with the line's number and the expected text, also for text that upstream's
+    reader would take for zeros or cut off. Raises OSError if the file cannot be read.
     """
     op_names, type_names = _op_names(ops), _type_names(types)
     lines = read_file(path).decode("utf-8", "replace").split("\n")

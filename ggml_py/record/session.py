@@ -35,8 +35,8 @@ _KV_CACHE = re.compile(rb"cache_[kv]_l\d+")
 
 @dataclass(eq=False)
 class Process:
-    """One process that was recorded. `ended` is whether it said that it ended: without that it was
-    killed, ended without a word (_exit, exec), or still runs, and counts are at least so many."""
+    """One process that was recorded. `ended` is true if it recorded its own end. Otherwise it was
+    killed, ended without notice (_exit, exec) or still runs, and its counts are lower bounds."""
 
     pid: int
     head: dict[str, Any]
@@ -179,8 +179,8 @@ class RecordedPlan:
 
     @cached_property
     def n_ctx(self) -> int | None:
-        """Tokens that all sequences together have room for in the largest cache of llama.cpp that
-        the graph uses; None without one, and for caches of older releases, which have one row."""
+        """Room in tokens, for all sequences together, in the largest cache of llama.cpp that the
+        graph uses. None without a cache, and for caches of older releases, which have one row."""
         names = self.tensors["name"]
         rows = [
             self.tensors[i] for i in np.flatnonzero(np.char.startswith(names, b"cache_"))

@@ -1,12 +1,13 @@
 """The file of a record: a stream of chunks, written by ggml_py/native/record_file.cpp.
 
-    file     MAGIC, then chunks
-    chunk    "GPCK", type (4 bytes), size (u8), a random number of the process (u4), CRC-32 (u4; of
-             the whole chunk with 0 in this place), time (i8, ns since the epoch), then the payload
-    payload  JSON ("head", "schd", "note"), or sections: tag (8 bytes), size (u8), the bytes
+    | file    | MAGIC, then chunks
+    | chunk   | "GPCK", type (4 bytes), size (u8), a random number of the process (u4), CRC-32 (u4),
+    |         | time (i8, ns since the epoch), then the payload
+    | payload | JSON ("head", "schd", "note"), or sections: tag (8 bytes), size (u8), the bytes
 
-Integers are little-endian. Several processes may write to one file. A writer that was killed, or a
-full disk, may leave a chunk cut off, with whole ones of other processes after it.
+The CRC-32 covers the whole chunk, with 0 in its own place. Integers are little-endian. Several
+processes may write to one file. A killed writer or a full disk may leave a chunk cut off, with
+whole chunks of other processes after it.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ class Damage(NamedTuple):
 
 
 def chunks(content: bytes, damage: list[Damage]) -> Iterator[Chunk]:
-    """The whole chunks of a file, in their order. What is between them is added to `damage`."""
+    """The whole chunks of a file, in their order. Bytes between them are added to `damage`."""
     view = memoryview(content)
     at = len(MAGIC) if content.startswith(MAGIC) else 0
     while at < len(content):

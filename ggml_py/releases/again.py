@@ -2,11 +2,10 @@
 
 python -m ggml_py.releases.again JOB.json
 
-The job has a list of items: the file of a saved plan, those of the plans that its scheduler made
-before, the file to write, whether the plan is this release's own, which is only observed, whether
-it is only timed, or only planned, and how it is observed (`Work`). Each item ends with a line on
-standard output. A process
-that dies leaves what it had finished.
+The job has a list of items. An item names the file of a saved plan, the files of its scheduler's
+earlier plans, and the file to write. It also says whether the plan is this release's own, and so
+only observed; whether it is only timed, or only planned; and how it is observed (`Work`). Each item
+ends with a line on standard output. A process that dies leaves its finished items.
 """
 
 from __future__ import annotations

@@ -36,8 +36,9 @@ class Attribution(NamedTuple):
 
 
 def changes(before: Planned, after: Planned) -> tuple[Attribution, ...]:
-    """What led from one release's plan to the other's: what alone does, otherwise what is needed
-    together. () if they decide the same. "unknown": the rules and answers do not explain it."""
+    """Differences that lead from one release's plan to the other's: each that does so alone,
+    otherwise the differences needed together. () if both decide the same. "unknown": the rules and
+    answers do not explain it."""
     a, b = before.capture, after.capture
     if _graph(a) != _graph(b):
         return (Attribution("graph", "", _graph_text(a, b), True),)
@@ -102,8 +103,8 @@ def parting(before: Planned, after: Planned) -> Attribution | None:
 
 
 def explained(pairs: Sequence[tuple[Planned, Planned] | None]) -> list[ChangedRule]:
-    """The changes of a single rule that lead to the plans of all pairs' second release: first those
-    to a rule that some release had, then any change of the reference."""
+    """Changes of a single rule that lead to the second plan of every pair. Changes to a rule that
+    some release had are tried first, then any change of the reference."""
     after = [(b.capture, _decided(b.outcome)) for pair in pairs if pair for b in pair[1:]]
     after.sort(key=lambda one: len(one[0].tensors))
     different = [pair for pair in pairs if pair and not agrees(pair[1])]
@@ -142,12 +143,12 @@ def rules_changed(old: Rules, new: Rules) -> dict[str, str]:
 
 
 def _decided(outcome: Outcome) -> object:
-    """What counts of a plan: where everything is, for which cause, and the splits."""
+    """The decisions of a plan: the backend and cause of everything, and the splits."""
     return [(p.backend, p.cause) for p in outcome.placements], outcome.splits
 
 
 def _planned(capture: Capture, rules: Rules) -> object:
-    """What the reference decides by these rules; None if it cannot."""
+    """The decisions of the reference by these rules; None if it cannot plan."""
     planning = Planning(capture, None)
     planning.rules = rules
     try:

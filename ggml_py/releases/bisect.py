@@ -23,7 +23,7 @@ class Bisection:
     last: str
     first: str
     tried: tuple[tuple[str, bool], ...]  # release, whether it holds
-    unknown: tuple[str, ...]  # those that have no plan of a case for which it holds in `first`
+    unknown: tuple[str, ...]  # releases without a plan of a case for which it holds in `first`
     comparison: Comparison  # of these two
 
     def __str__(self) -> str:
@@ -58,14 +58,18 @@ def bisect(
     """The release of the table that first fulfils a condition, between `good`, which does not, and
     `bad`, which does.
 
-    `condition` is about the plans of the cases, and holds if it does for any: "splits > 40",
-    "copies >= 3", "copy_bytes > 1000000", "nodes != 133", "ffn_out-0 on gpu0", "ffn_out-0 not on
-    gpu0", "fallback" or "fallback of FLASH_ATTN_EXT" (`checks.assert_no_fallback`); of what a
-    release does with the graph (`Observed`) "waits > 9", "copied_bytes > 1000000", "reallocations >
-    0", "buffer_bytes > 1000000", and beside what `good` makes "error > 1e-4" of an output and "time
-    > 1.1" of a compute. "" means that something differs from what `good` makes. A release
-    that has no plan fulfils only "". Raises ValueError if the condition means nothing, if it is
-    about a run that was not seen, and if it holds for both releases or for neither.
+    `condition` holds if it holds for any of the cases. It is one of these:
+
+    - of a plan: "splits > 40", "copies >= 3", "copy_bytes > 1000000", "nodes != 133", "ffn_out-0
+      on gpu0", "ffn_out-0 not on gpu0", "fallback" or "fallback of FLASH_ATTN_EXT"
+      (`checks.assert_no_fallback`);
+    - of a run of the graph (`Observed`): "waits > 9", "copied_bytes > 1000000", "reallocations >
+      0", "buffer_bytes > 1000000";
+    - compared with `good`: "error > 1e-4" of an output, "time > 1.1" of a compute;
+    - "": anything differs from `good`. A release without a plan fulfils only this one.
+
+    Raises ValueError if the condition means nothing, if it is about a run that was not seen, and if
+    it holds for both releases or for neither.
     """
     held = holds(condition)
     labels = _between(good, bad)
@@ -80,7 +84,7 @@ def bisect(
         return known[label]
 
     def beside(label: str) -> tuple[list[Made], list[Made]]:
-        """What the first release makes, and that one: timed by turns, if they are timed."""
+        """Results of the first release, and of this one; timed by turns, if they are timed."""
         if not rounds or label == labels[0]:
             return plans(labels[0]), plans(label)
         if label not in timed:

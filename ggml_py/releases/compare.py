@@ -56,7 +56,7 @@ class Compared:
         return any(change.kind == "rule" and change.decides for change in self.changes)
 
     def headline(self) -> str:
-        """What is different, in a line."""
+        """The difference, in a line."""
         if self.run and not self.diff and not self.changes:
             return "the same plan, which runs otherwise"
         if self.diff is not None:
@@ -178,12 +178,12 @@ def compare(
     observe: bool = True,
     machine: Machine | None = None,
 ) -> Comparison:
-    """What release `after` plans differently from release `before`, case by case, and why.
+    """The differences between the plans of releases `before` and `after`, case by case, and why.
 
-    A release is any name that `ggml-py build --list` prints, or the folder of a checkout. One that
-    is missing is built, unless `build` is false. A case that a release cannot plan is in the result
-    with the reason. With `rounds`, computes are timed by turns so many times, at least
-    `MIN_ROUNDS`; without `observe` graphs are only planned. With `machine`, as `ggml-py calibrate`
+    A release is any name that `ggml-py build --list` prints, or the folder of a checkout. A missing
+    build is made, unless `build` is false. A case that a release cannot plan is in the result with
+    the reason. With `rounds`, computes are timed by turns in this number of rounds, at least
+    `MIN_ROUNDS`. Without `observe` graphs are only planned. With `machine`, as `ggml-py calibrate`
     measured it, plans that differ have a predicted time. Raises `NotBuiltError`, and ValueError
     for an unknown name and too few rounds.
     """
@@ -209,7 +209,7 @@ def compared(
     *,
     machine: Machine | None = None,
 ) -> Comparison:
-    """What `compare` returns, for what `plans_under` gives."""
+    """The comparison of these results of `plans_under`."""
     rows = [_row(*one, machine) for one in zip(cases, made_before, made_after, strict=True)]
     if any(change.kind == "unknown" for row in rows for change in row.changes):
         rows = _explained(rows)

@@ -1,4 +1,4 @@
-"""Conditions on what a release makes of a piece of work: those that `bisect` looks for."""
+"""Conditions on a release's result for a piece of work, which `bisect` looks for."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _OF_PLAN: dict[str, Callable[[Plan], int]] = {
     "nodes": lambda plan: plan.capture.n_nodes,
 }
 _OF_RUN = ("waits", "copied_bytes", "reallocations", "buffer_bytes")
-_AGAINST = ("error", "time")  # what is a number only beside what the first release made
+_AGAINST = ("error", "time")  # numbers that need the first release's result
 ROUNDS = 10  # of timing
 CONDITIONS = (
     '"splits > 40", "copies >= 3", "waits > 9", "error > 1e-4", "time > 1.1", "NODE on GPU", '

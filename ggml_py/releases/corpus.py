@@ -34,11 +34,12 @@ class Corpus:
         names: bool = True,
         anew: bool = False,
     ) -> int:
-        """Writes plans, each into a file `name.label.json.gz`. One that decides the same about the
-        same graph as a plan that is there is left out; with `anew` only those that this object was
-        given before count, and the file of that name. Without `names` those of tensors are replaced
-        (`nameless`). Returns how many were written. Raises ValueError for a plan that has not the
-        answers of the backends, and if a file of that name has another plan."""
+        """Writes plans, each into a file `name.label.json.gz`, and returns how many were written.
+
+        Skips a plan if the folder already has a plan with the same graph and decisions. With
+        `anew`, compares it only with the earlier plans of this object and the file of that name.
+        Without `names`, replaces the names of tensors (`nameless`). Raises ValueError for a plan
+        without the backends' answers, and if a file of that name has another plan."""
         written = 0
         for label, one in plans:
             one.capture.check_answers()
@@ -79,7 +80,7 @@ def nameless(plan: Plan) -> Plan:
 
 
 def _content(plan: Plan) -> bytes:
-    """What two plans have in common that count once: all but the settings that no rule reads."""
+    """A hash that two plans share if they count once. It leaves out settings that no rule reads."""
     capture = plan.capture
     settings = (capture.settings.release, capture.settings.op_offload, capture.settings.n_copies)
     tensors = [t._replace(name="") for t in capture.tensors]

@@ -75,8 +75,8 @@ class Drawing:
         self.devices = devices or ("gpu0", "CPU")
         self.n_copies, self.op_offload = n_copies, op_offload
         self.limits = limits or {}
-        # How the first device orders the nodes of a graph that is all its own, by their numbers,
-        # and what it keeps until which node.
+        # For a graph that is wholly on the first device. `order` has its nodes in the order of this
+        # device, by their numbers. `keep` has pairs: a kept tensor, and the node that ends this.
         self.order: list[int] = []
         self.keep: list[tuple[Drawn, Drawn]] = []
         self.nodes: list[Drawn] = []

@@ -85,8 +85,8 @@ def _node(
 
 
 def draw_sizes(seed: int) -> Drawing:
-    """A graph of results of many sizes on a GPU with a largest buffer, in which the allocator finds
-    places and frees them in an order that the number decides."""
+    """A graph of results of many sizes, on a GPU with a largest buffer. The allocator finds and
+    frees places there in an order that the seed decides."""
     dice = Dice(seed)
     g = Drawing("gpu0", "CPU", limits={"gpu0": 10240 + 1024 * dice.below(8)})
     whole = g.input(ne=(64, 40, 1, 1))

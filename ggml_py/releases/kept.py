@@ -38,8 +38,8 @@ class Kept(NamedTuple):
 
 
 def kept_in(folder: Path) -> list[Kept]:
-    """What is kept in a folder, by name. Raises ValueError for files that mean nothing, and without
-    any."""
+    """The kept cases of a folder, by name. Raises ValueError for invalid files, and for a folder
+    without cases."""
     recipes = _recipes(folder)
     found = []
     for path in sorted(folder.iterdir()):

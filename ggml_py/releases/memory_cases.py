@@ -61,8 +61,8 @@ def every_op() -> Drawing:
 
 
 def sizes(*order: int, limit: int = 0, device: str = GPU) -> Drawing:
-    """Results of several sizes, which are read for the last time in a given order: places between
-    others become free, grow together, and are taken by what fits best."""
+    """Results of several sizes. Their last reads come in a given order: places between others
+    become free, grow together, and are taken by the result that fits best."""
     g = Drawing(GPU, CPU, limits={GPU: limit} if limit else None)
     w = g.weight(device)
     rows = (3, 8, 1, 5, 16, 2, 24, 7, 33, 4)
@@ -98,7 +98,7 @@ def several_buffers() -> Drawing:
 
 
 def all_buffers(n: int = 15) -> Drawing:
-    """As many buffers as the allocator has, each of the largest size."""
+    """All buffers that the allocator can have, each of the largest size."""
     g = Drawing(GPU, CPU, limits={GPU: 1024})
     x = g.input(ne=(64, 3, 1, 1))
     for i in range(n):

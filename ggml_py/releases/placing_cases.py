@@ -117,7 +117,7 @@ def only_the_cpu() -> Drawing:
 
 
 def nothing_known() -> Drawing:
-    """No weight, no pin: nodes are where the most inputs are, the first of those that are equal."""
+    """No weight, no pin: nodes are where the most inputs are. If backends tie, the first counts."""
     g = Drawing("gpu0", "gpu1", "CPU")
     a, b = g.leaf("plain-a"), g.leaf("plain-b")
     x = g.node("ADD", a, b)
@@ -241,7 +241,7 @@ def pinned_leafs() -> Drawing:
 
 
 def several_weights() -> Drawing:
-    """Nodes with several weights, of which the first counts; a source that is missing; a node that
+    """Nodes with several weights: the first weight counts. Also a missing source, and a node that
     is an input although it has weights."""
     g = Drawing("gpu0", "gpu1", "CPU")
     small = (64, 8, 1, 1)
@@ -285,7 +285,8 @@ def pinned_view() -> Drawing:
 
 
 def full_split() -> Drawing:
-    """A split with thirty inputs, which reads one of them again, and what it reads in place."""
+    """A split with thirty inputs. The next nodes read one of them again, a tensor that needs no
+    copy, and one more input."""
     g = Drawing("gpu0", "blas0", "CPU")
     start = g.input()
     made = [g.node("SQR", start, pin=GPU, name=f"made-{i}") for i in range(30)]
@@ -422,7 +423,7 @@ def pipeline_of_pinned_input() -> Drawing:
 
 
 def pipeline_without_inputs() -> Drawing:
-    """A split of a pipeline without inputs, behind those of both GPUs: it waits for them."""
+    """A split of a pipeline without inputs, behind splits of both GPUs: it waits for them."""
     g = Drawing("gpu0", "gpu1", "CPU", n_copies=4)
     a, b = g.input("a"), g.input("b")
     x = g.node("SQR", a, pin=GPU)

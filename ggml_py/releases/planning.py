@@ -30,9 +30,9 @@ _Item = dict[str, Any]  # as `again` takes them
 
 
 def prepared(release: str, build: bool = True) -> str:
-    """The key of that release's build, which is made if it is missing; of a folder, which is a
-    checkout of ggml or llama.cpp, the build of what is in it now. Raises `NotBuiltError`, and
-    ValueError for an unknown name."""
+    """The key of that release's build. Makes the build if it is missing. `release` may also be the
+    folder of a checkout of ggml or llama.cpp: its present content is built. Raises `NotBuiltError`,
+    and ValueError for an unknown name."""
     if Path(release).is_dir():
         folder = script.folder_of("--source", release)
         if folder is None:
@@ -58,10 +58,10 @@ def plans_under(
     rounds: int = 0,
     observe: bool = True,
 ) -> list[list[Made]]:
-    """For each build what it makes of each case. At most `jobs` processes run at once. A libllama
-    that a model needs is built first, unless `build` is false. After that the cases are timed so
-    many rounds, in each of which the builds take turns, one process at a time. Without `observe`
-    graphs are only planned."""
+    """The results of each build, one for each case. At most `jobs` processes run at once. A
+    libllama that a model needs is built first, unless `build` is false. At the end, the cases are
+    timed `rounds` times. The builds take turns in each round, one process at a time. Without
+    `observe` graphs are only planned."""
     with tempfile.TemporaryDirectory() as folder:
         planning = _Planning(Path(folder), cases, progress or (lambda _share: None), build, observe)
         planning.total = len(keys) * len(cases) * (1 + rounds)

@@ -70,7 +70,7 @@ def to_markdown(found: Comparison, unexpected: Collection[str]) -> str:
 
 
 def details(row: Compared) -> list[str]:
-    """What is different about a case, and why, a line each."""
+    """The differences of a case, and their causes, a line each."""
     lines = [f"{change.kind}: {change.text}" for change in (*row.changes, *row.run)]
     if row.diff is None:
         return [row.headline()]

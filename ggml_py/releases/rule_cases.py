@@ -1,5 +1,6 @@
-"""A small graph for each rule of the scheduler that releases do not share, and for each change of
-what else it does: plain data, which every release plans natively with the answers given here."""
+"""A small graph for each scheduler rule that differs between releases, and for each other change
+of the scheduler's behaviour. Graphs are plain data; every release plans them natively with the
+answers given here."""
 
 from __future__ import annotations
 
@@ -86,8 +87,8 @@ def _pinned() -> Drawing:
 
 
 def _experts() -> Drawing:
-    """A mixture of 8 experts, two of them used, with weights in host memory: the GPU takes the
-    product all the same, so that weights are copied to it."""
+    """A mixture of 8 experts with weights in host memory. Each token uses two experts. The GPU
+    takes the product anyway, so the weights are copied to it."""
     g = Drawing()
     weights = g.weight(_CPU, "blk.0.ffn_up_exps.weight", (64, 64, 8, 1))
     tokens, ids = g.input("inp", (64, 1, 32, 1)), g.input("ids", (2, 32, 1, 1), "i32")

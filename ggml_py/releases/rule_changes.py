@@ -19,7 +19,7 @@ from ..trace.record import Capture, Outcome
 from ..trace.reference import Planning
 from ..trace.rules import RELEASES, Rules, rules_of
 
-# What decides, and in which pass.
+# Functions of the reference that decide, with their pass.
 _PASSES = {
     "run": "passes", "reads_source": "pass 3 or 5", "pass_1_weights_and_inputs": "pass 1",
     "place_by_memory": "pass 1", "first_that_reads": "pass 1", "follow_weight": "pass 1",
@@ -43,7 +43,7 @@ class ChangedRule(NamedTuple):
     value: Any = None
 
     def decides(self, capture: Capture) -> Outcome | None:
-        """What it makes of a capture; None if it cannot plan it."""
+        """The decisions for a capture; None if this scheduler cannot plan it."""
         planning = self.planning(capture, None)
         planning.rules = rules_of(capture.settings)
         if self.field:
@@ -205,7 +205,7 @@ def _any(node: ast.Call) -> ast.Call:
 def explaining(
     made: Sequence[tuple[Capture, object]], changes: Sequence[ChangedRule], decided: Any
 ) -> list[ChangedRule]:
-    """The changes that lead to all of these decisions, each of a capture."""
+    """Changes with which every capture in `made` gets its decisions, as `decided` compares them."""
     left = list(changes)
     for capture, target in made:
         left = [

@@ -19,8 +19,8 @@ _SHOWN = 3  # copies in a sentence
 
 
 def run_changes(before: Made, after: Made) -> tuple[Attribution, ...]:
-    """What is different. What `reserve` does with pins is named as the rule that it is; other
-    differences are told as they were seen."""
+    """The differences. A difference in how `reserve` treats pins is named as a rule; the others are
+    given as they were seen."""
     a, b = before.observed, after.observed
     if a is None or b is None or before.plan is None or after.plan is None:
         return ()
@@ -108,7 +108,7 @@ def _reallocated(was: tuple[str, ...], now: tuple[str, ...]) -> str:
 
 
 def _copies(was: Sequence[RunCopy], now: Sequence[RunCopy]) -> list[str]:
-    """What is different: which copies are made, their order, how many bytes each takes."""
+    """The differences between copies: which are made, their order, their bytes."""
     places = [[copy[:2] for copy in side] for side in (was, now)]
     if sorted(places[0]) != sorted(places[1]):
         total = [format_bytes(sum(copy.nbytes for copy in side)) for side in (was, now)]

@@ -19,10 +19,10 @@ _BY_CARD = 3
 
 
 def sims_text(names: Sequence[str]) -> str:
-    """The devices that names like "sim:gpu0,profile=cuda,memory=8G" mean; "CPU" means nothing.
+    """A line for each device, from names like "sim:gpu0,profile=cuda,memory=8G"; none for "CPU".
 
-    Raises `ArgumentError` for other devices, for settings that `ggml_py.sim_device` refuses, and
-    for those that only a process of ggml_py's own can have: profiles from records, functions.
+    Raises `ArgumentError` for other devices, and for settings that `ggml_py.sim_device` refuses or
+    that need a process of ggml_py's own (profiles from records, functions).
     """
     found = []
     for name in names:

@@ -1,4 +1,4 @@
-"""What the record needs to know of a program or library: ELF files, read with pyelftools."""
+"""Facts about a program or library that recording needs: ELF files, read with pyelftools."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Which release of ggml a library is of, and the recorder that fits it.
+"""The release of a ggml library, and the recorder that fits it.
 
-A library says its version; nothing else is taken on trust. Before a recorder is put in front of it,
-both build the same small graph in processes of their own: the bytes of its tensors, the sizes, the
-names of all ops and types must be equal.
+The library gives its version; nothing else is taken on trust. Before a recorder is put in front of
+the library, each of the two builds the same small graph in its own process. The bytes of its
+tensors, the sizes, and the names of all ops and types must be equal.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class NotAskedError(ArgumentError):
 
 
 class Recorder(NamedTuple):
-    """What is put in front of a program."""
+    """The library that is put in front of a program, and its release."""
 
     library: Path
     release: str  # the label in vendor/upstream.toml
@@ -53,10 +53,10 @@ class Recorder(NamedTuple):
 def recorder_for(
     library: Path, upstream: str | None = None, build: bool = True, defines: Sequence[str] = ()
 ) -> Recorder:
-    """The recorder for a program whose scheduler is in `library`, made at need. `upstream`
-    overrides what the library says of its release; `defines` are settings that it was built with,
-    as "GGML_SCHED_MAX_COPIES=8" (GGML_MAX_NAME is seen). Raises `ArgumentError` for a release that
-    is not known or does not fit, `NotBuiltError` if the recorder cannot be made."""
+    """The recorder for a program whose scheduler is in `library`, built if missing. `upstream`
+    overrides the release that the library reports. `defines` are settings of the library's build,
+    such as "GGML_SCHED_MAX_COPIES=8"; GGML_MAX_NAME is detected. Raises `ArgumentError` for a
+    release that is not known or does not fit, `NotBuiltError` if the recorder cannot be made."""
     own = _probed(library, 0, 0)
     version = own["ggml_version"]
     if version is None and upstream is None:
@@ -85,11 +85,11 @@ def recorder_for(
 
 
 def _named(ours: Path, library: Path) -> Path:
-    """The recorder with the name of the program's ggml-base: then the loader takes it for that, and
-    a program that asks its own library for functions (dlsym, ctypes) gets ours.
+    """The recorder under the name of the program's ggml-base. The loader then takes the recorder
+    for it, and a program that asks its own library for functions (dlsym, ctypes) gets ours.
 
-    Not if the library has more than ggml-base in it, or functions that ours lacks: then both are
-    loaded, and ours is found first.
+    Ours keeps its own name if the library has more than ggml-base in it, or functions that ours
+    lacks. Then both are loaded, and ours is found first.
     """
     name = elf.soname(library) or library.name
     if elf.exported(library) - elf.exported(ours) or len(name) > _ROOM:
@@ -118,7 +118,7 @@ def _unlike(library: Path, ours: Path) -> str:
 
 
 def _doubt(library: Path, own: dict[str, Any], facts: dict[str, Any]) -> str:
-    """What is not certain of the release. A package of that very release is."""
+    """The doubt about the release; "" for a library from that very release's package."""
     version, commit = own["ggml_version"], own["ggml_commit"] or "unknown"
     if version is None or version.removesuffix("-dirty") != facts["ggml_version"]:
         return (

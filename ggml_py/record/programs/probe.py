@@ -1,5 +1,5 @@
-"""What a library with ggml says of itself, as JSON: a program of its own, since a library that is
-not what it seems may end the process. Run by path; it imports nothing of ours.
+"""Prints a ggml library's version, names, sizes and a few tensors, as JSON. It is a program of its
+own, because a wrong library may end the process. Run by path; it imports nothing of ours.
 
     python -I -S probe.py LIBRARY N_OPS N_TYPES
 """
