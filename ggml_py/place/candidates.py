@@ -14,6 +14,7 @@ from .judge import LEAST, Changes, Judge
 _USUAL_TYPES = {"f16", "q8_0"}  # of caches, which all backends compute attention with
 _SHARES = 10  # parts of the layers that two GPUs share
 _TOO_LARGE = 4  # tensors at most that a remedy moves to the CPU
+_CLEARLY = 1.25  # gain from which on it is recommended to leave all devices empty
 _NEAR = 0.9  # of the greatest gain: a simpler remedy with this much is taken
 # Where weights are: what llama.cpp's --fit chooses, if none of them is given.
 _PLACED: Changes = {
@@ -99,7 +100,9 @@ def remedies(judge: Judge, given: Given, more: Iterable[Changes] = ()) -> list[R
         if both is not None and both.gain * _NEAR > gain:
             merged, gain = {**merged, **one.changes}, both.gain
     if not found and given.gpus and given.options["n_gpu_layers"]:
-        look({"n_gpu_layers": 0})  # small graphs take longer to copy than to compute
+        # Small graphs may take longer to copy than to compute.
+        cpu = look({"n_gpu_layers": 0})
+        return [cpu] if cpu is not None and cpu.gain > _CLEARLY else []
     return _sorted(found.values())
 
 

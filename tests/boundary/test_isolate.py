@@ -287,7 +287,8 @@ def start(program: str, *args: str, folder: Path) -> subprocess.Popen:
 
 
 HANGING = """
-    import sys, test_isolate, ggml_py as ggml
+    import sys, ggml_py as ggml
+    from tests.boundary import test_isolate
     if __name__ == "__main__":
         ggml.isolate(test_isolate.hang, sys.argv[1])
 """
