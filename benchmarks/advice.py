@@ -11,8 +11,8 @@ that they name is made, and the model planned again through libllama. Findings:
 - "saves nothing": what should lower memory does not;
 - "stays": a node that should move to a card does not;
 - "unadvised": nothing was recommended, and one change of a fixed list (`single_changes`) that
-  leaves as much memory free saves more than a fifth of the predicted time (of the bytes in host
-  memory and over the link, where times are not known);
+  leaves as much memory free saves more than a fifth of the predicted time (of the bytes, where
+  times are not known: one in host memory or over the link counts ten times);
 - "cannot be followed": a change that is no list of llama.cpp's flags.
 
 Where upstream's llama-fit-params was built, its estimate of recommended flags must fit, too.
@@ -68,6 +68,7 @@ ABOUT = (
     "benchmarks/setups.py",
 )  # fmt: skip
 JUDGED = re.compile(r"In llama\.cpp: (?P<flags>(?:without )?-.+?): (?P<claim>.+)")
+SLOWER = 10  # times that a byte takes in host memory or over the link, where speeds are not known
 MUCH = 0.8  # a change should have been advised if less than this part of the time remains
 
 
@@ -105,14 +106,16 @@ class Followed:
         return ", ".join(short) or self.too_large
 
     def part_of(self, other: Followed) -> float:
-        """Its part of the other's time; where times are not known, of the other's bytes in host
-        memory and over the link, unless the host's or the link's or all bytes become more."""
+        """Its part of the other's time; where times are not known, of the other's bytes, of which
+        those in host memory and over the link count `SLOWER` times, unless one of these becomes
+        more."""
         if self.seconds is not None and other.seconds is not None:
             return self.seconds / other.seconds
         mine, its = self.passing, other.passing
-        if mine.host > its.host or mine.link > its.link or sum(mine) > sum(its):
+        if mine.host > its.host or mine.link > its.link:
             return math.inf
-        return (mine.host + mine.link) / max(its.host + its.link, 1)
+        weighed = (SLOWER * (one.host + one.link) + one.device for one in (mine, its))
+        return next(weighed) / max(next(weighed), 1)
 
 
 def follow(setup: Setup, path: Path, options: dict[str, Any]) -> Followed:
