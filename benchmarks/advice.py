@@ -11,8 +11,8 @@ that they name is made, and the model planned again through libllama. Findings:
 - "saves nothing": what should lower memory does not;
 - "stays": a node that should move to a card does not;
 - "unadvised": nothing was recommended, and one change of a fixed list (`single_changes`) that
-  leaves as much memory free saves more than a fifth of the predicted time (of the bytes, where
-  times are not known: one in host memory or over the link counts ten times);
+  leaves as much memory free saves more than a fifth of the predicted time. Where times are not
+  known, bytes are compared: a byte in host memory or over the link counts ten times;
 - "cannot be followed": a change that is no list of llama.cpp's flags.
 
 Where upstream's llama-fit-params was built, its estimate of recommended flags must fit, too.
@@ -106,9 +106,9 @@ class Followed:
         return ", ".join(short) or self.too_large
 
     def part_of(self, other: Followed) -> float:
-        """Its part of the other's time; where times are not known, of the other's bytes, of which
-        those in host memory and over the link count `SLOWER` times, unless one of these becomes
-        more."""
+        """The ratio of the two times. Where times are not known, the ratio of the bytes: a byte in
+        host memory or over the link counts `SLOWER` times. Infinite if more bytes are in host
+        memory or over the link than before."""
         if self.seconds is not None and other.seconds is not None:
             return self.seconds / other.seconds
         mine, its = self.passing, other.passing
@@ -223,7 +223,8 @@ def of_place(path: Path, setup: Setup) -> Iterator[Offer]:
     )  # fmt: skip
     if not found.verdict.keep and not found.chosen.lacks and not found.chosen.refused:
         flags = found.chosen.flags
-        yield Offer("place", str(flags), {**flags.options, "n_ctx": n_ctx}, quicker=True)
+        options = {**flags.options, "n_ctx": n_ctx, "program": "server"}  # as place plans it
+        yield Offer("place", str(flags), options, quicker=True)
 
 
 # --- cases

@@ -2,13 +2,13 @@
 
 Kinds of reasons:
 
-- same: no difference with any graph that upstream plans.
-- undefined: a read or write outside of an array.
-- refused: a difference only in graphs that upstream refuses.
-- unseen: a difference that no graph shows on the devices here.
+- "same": plans are the same for any graph.
+- "undefined": the change reads or writes outside of an array.
+- "refused": plans differ only for graphs that upstream refuses.
+- "unseen": no graph shows the difference on the devices here.
 
-A change is covered if all words of a row are in its text or in the lines around it (`told`). A row
-that covers a change which is noticed is too broad, and an error, as is one that covers none.
+A row covers a change if all words of the row are in the change's text or in the lines around it
+(`told`). A row is an error if it covers a noticed change, or no change.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Misuse is an exception at the user's line that says what was given and what was expected, the
-process lives, and the library goes on. The rows are in tests/support/misuses.
+"""Misuse raises an exception at the user's line. Its message has the given and the expected value.
+The process lives, and the library goes on. The rows are in tests/support/misuses.
 """
 
 import gc
