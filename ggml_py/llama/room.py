@@ -17,6 +17,7 @@ from ..memory.shortfalls import used as used
 from ..plan import MemoryRow
 from ..sim.device import existing
 from ..trace.expert_cache import ExpertCache, expert_cache
+from .options import BY_NAME
 
 if TYPE_CHECKING:
     from .model import LlamaModel
@@ -30,6 +31,7 @@ Opened = Callable[
 # which backend it has.
 _ALLOCATE_MORE = frozenset(("Vulkan", "WebGPU", "RPC"))
 _LEAST_UBATCH, _CTX_STEP = 32, 256
+_TOO_LARGE = 4  # rounds of tensors that leave a device for its largest buffer
 _CACHE_TYPES = ("f32", "f16", "q8_0", "q4_0")  # each smaller than the one before
 
 
@@ -119,7 +121,7 @@ def fitting(
     short = model.shortfalls(reserve)
     lacks = {one.device for one in short}
     found = []
-    ways = [*_ways(model), *_without(model, short)]
+    ways = [*_ways(model), *_without(model, opened, reserve, short)]
     for i, way in enumerate(ways):
         progress(i / len(ways))
         if one := _first_that_fits(model, way, opened, reserve, lacks):
@@ -194,14 +196,54 @@ def _ways(model: LlamaModel, halves: bool = False) -> Iterator[Sequence[OptionCh
     return (way for way in ways if way)
 
 
-def _without(model: LlamaModel, short: Iterable[Shortfall]) -> Iterator[Sequence[OptionChange]]:
-    """Weights that are larger than their device's largest buffer, on the CPU."""
-    names = [one.tensor for one in short if one.kind == "weights" and one.tensor]
-    if names:
-        given = model._params.options.tensor_overrides
-        text = ",".join(f"^{re.escape(name)}$=CPU" for name in names)
-        before = [f"{one}={getattr(place, 'name', place)}" for one, place in given]
-        yield [OptionChange(f"-ot '{text}'", {"overrides": (text, *before)})]
+def without_the_largest(
+    lacks_with: Callable[[Changes], Iterable[Shortfall]],
+    overrides: Sequence[str] = (),
+    flash_attn: str = "auto",
+) -> Changes:
+    """Options with which no buffer is too large: weights on the CPU, without copies of them for
+    prompts, and flash attention in place of attention scores. {} if other tensors are too large.
+
+    `lacks_with` plans the model with options. `overrides` (texts of -ot) and `flash_attn` are the
+    given ones.
+    """
+    found: Changes = {}
+    for _ in range(_TOO_LARGE):
+        large = [one for one in lacks_with(found) if one.kind != "memory"]
+        if not large:
+            return found
+        for one in large:
+            if one.kind == "weights" and one.tensor:
+                before = found.get("overrides", tuple(overrides))
+                found["overrides"] = (f"^{re.escape(one.tensor)}$=CPU", *before)
+            elif one.kind == "compute" and "#" in one.tensor:  # the scheduler's copy
+                found["op_offload"] = False
+            elif one.kind == "compute" and flash_attn == "off":
+                found["flash_attn"] = "auto"
+            else:
+                return {}
+    return {}
+
+
+def _without(
+    model: LlamaModel, opened: Opened, reserve: Reserve, short: Iterable[Shortfall]
+) -> Iterator[Sequence[OptionChange]]:
+    """The options of `without_the_largest`, as one change; none if the model has no such buffer."""
+
+    def lacks_with(changes: Changes) -> Iterable[Shortfall]:
+        if not changes:
+            return short
+        tried = _try(model, opened, OptionChange("", changes), reserve)
+        return () if tried is None else tried[1]  # refused: it is tried again, and left out
+
+    given = model._params.options
+    before = [f"{one}={getattr(place, 'name', place)}" for one, place in given.tensor_overrides]
+    if changes := without_the_largest(lacks_with, before, given.flash_attn):
+        new = changes.get("overrides", ())[: len(changes.get("overrides", ())) - len(before)]
+        words = [f"-ot '{','.join(new)}'"] if new else []
+        words += [" ".join(BY_NAME[name].line(value)) for name, value in changes.items()
+                  if name != "overrides"]  # fmt: skip
+        yield [OptionChange(" ".join(words), changes)]
 
 
 def _ubatches(n: int, halves: bool) -> Iterator[OptionChange]:

@@ -3,17 +3,17 @@ flags of llama.cpp. The judge tries them."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ..llama.room import without_the_largest
+from ..memory.shortfalls import Shortfall
 from ..trace.answers.remedy import Remedy
 from .judge import LEAST, Changes, Judge
 
 _USUAL_TYPES = {"f16", "q8_0"}  # of caches, which all backends compute attention with
 _SHARES = 10  # parts of the layers that two GPUs share
-_TOO_LARGE = 4  # tensors at most that a remedy moves to the CPU
 _CLEARLY = 1.25  # gain from which on it is recommended to leave all devices empty
 _NEAR = 0.9  # of the greatest gain: a simpler remedy with this much is taken
 # Where weights are: what llama.cpp's --fit chooses, if none of them is given.
@@ -158,10 +158,15 @@ def _layers(judge: Judge, given: Given) -> Iterator[Changes]:
         more = range(n_layer + 1, now, -1)
         found = list(_first(judge, more, "n_gpu_layers"))
         yield from found
-        if not found and (
-            besides := _without_the_largest(judge, given, {"n_gpu_layers": n_layer + 1})
-        ):
-            yield from _first(judge, more, "n_gpu_layers", **besides)
+        if not found:
+
+            def lacks_with(changes: Changes) -> Iterable[Shortfall]:
+                return judge.trial({"n_gpu_layers": n_layer + 1, **changes}).lacks
+
+            options = given.options
+            besides = without_the_largest(lacks_with, options["overrides"], options["flash_attn"])
+            if besides:
+                yield from _first(judge, more, "n_gpu_layers", **besides)
 
 
 def _experts(judge: Judge, given: Given) -> Iterator[Changes]:
@@ -238,29 +243,6 @@ def _made_to_fit(judge: Judge, given: Given, changes: Changes) -> Iterator[Chang
     yield from _first(
         judge, range(most - 1, 0, -1), "n_gpu_layers", **_but(changes, "n_gpu_layers")
     )
-
-
-def _without_the_largest(judge: Judge, given: Given, changes: Changes) -> Changes:
-    """Changes to add to `changes` so that no buffer is too large. Weights go to the CPU, without
-    copies for prompts, and flash attention replaces attention scores. {} if other tensors are too
-    large."""
-    besides: Changes = {}
-    for _ in range(_TOO_LARGE):
-        lacks = judge.trial({**changes, **besides}).lacks
-        large = [one for one in lacks if one.kind != "memory"]
-        if not large:
-            return besides
-        for one in large:
-            if one.kind == "weights" and one.tensor:
-                before = besides.get("overrides", given.options["overrides"])
-                besides["overrides"] = (f"^{re.escape(one.tensor)}$=CPU", *before)
-            elif one.kind == "compute" and "#" in one.tensor:  # the scheduler's copy
-                besides["op_offload"] = False
-            elif one.kind == "compute" and given.options["flash_attn"] == "off":
-                besides["flash_attn"] = "auto"
-            else:
-                return {}
-    return {}
 
 
 def _several(judge: Judge, given: Given) -> Iterator[Changes]:

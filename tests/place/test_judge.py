@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 
 import pytest
 
@@ -96,6 +97,7 @@ def test_nothing_is_recommended_that_does_not_fit(models):
     assert remedy_of(models["small"], *device, *options) is None
 
 
+HOST = r"^output\.weight$=CPU"
 VULKAN = ("-d", "sim:gpu0,profile=rtx4090,max_size=256M", "-d", "CPU", "-c", 8192)
 
 
@@ -103,7 +105,7 @@ def test_what_is_larger_than_the_largest_buffer_is_not_recommended(models):
     """One of the commonest reports about Vulkan: "-ngl all" has the memory, and fails for one
     tensor, output.weight. All other layers fit. Attention scores and the copy of a weight for
     prompts can be too large, too."""
-    host = ("-ot", "^output\\.weight$=CPU")
+    host = ("-ot", HOST)
     remedy = remedy_of(models["8b"], *VULKAN, "-ngl", 0, "--no-op-offload")
     assert words(remedy["flags"]) == ["-ngl", "all", *host] and remedy["gain"] > 2
     remedy = remedy_of(models["8b"], *VULKAN, "-ngl", 0, "--no-op-offload", "-fa", "off")
@@ -115,14 +117,27 @@ def test_what_is_larger_than_the_largest_buffer_is_not_recommended(models):
     assert re.fullmatch(r"-ngl 1\d -ot '\^output\\\.weight\$=CPU'", remedy["flags"])
 
 
-def test_memory_names_the_weight_to_keep_off_a_device(models):
+@pytest.mark.parametrize(
+    ("options", "tensor", "change"),
+    [
+        (("-ub", 16, "-b", 16), "output.weight", ("-ot", HOST)),
+        (("-ngl", 10), "output.weight", ("-ot", HOST, "--no-op-offload")),
+        (("-ngl", 0), "gpu0#output.weight#0", ("--no-op-offload",)),
+        (("-ngl", 10, "-fa", "off"), "output.weight",
+         ("-ot", HOST, "--no-op-offload", "-fa", "auto")),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_memory_names_what_to_keep_off_a_device(models, options, tensor, change):
     """`memory` offers the same change where nothing else would fit."""
-    found = json.loads(ok("memory", models["8b"], *VULKAN, "-ub", 16, "-b", 16, "--json"))
-    assert not found["fits"] and [one["tensor"] for one in found["shortfalls"]] == ["output.weight"]
-    change = found["changes"][0]["change"]
-    assert change == "-ot '^output\\.weight$=CPU'"
-    again = json.loads(ok("memory", models["8b"], *VULKAN, "-ub", 16, "-b", 16, "--json",
-                          "--no-changes", "-ot", change[5:-1]))  # fmt: skip
+    found = json.loads(ok("memory", models["8b"], *VULKAN, *options, "--json"))
+    assert not found["fits"] and tensor in [one["tensor"] for one in found["shortfalls"]]
+    offered = [shlex.split(one["change"]) for one in found["changes"]]
+    assert sorted(change) in [sorted(words) for words in offered]
+    given = [word for word in options if (word, change[-2:]) != ("off", ("-fa", "auto"))]
+    given = given[: given.index("-fa")] if "-fa" in given else given
+    again = json.loads(ok("memory", models["8b"], *VULKAN, *given, *change, "--json",
+                          "--no-changes"))  # fmt: skip
     assert again["fits"]
 
 
