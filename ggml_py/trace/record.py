@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import threading
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -323,14 +324,29 @@ class Outcome:
     hash_set_used: int
 
 
+_pausing = threading.RLock()
+_pauses = 0  # of all threads that are in `collection_paused`
+_was_on = True  # before the first of them
+
+
 @contextlib.contextmanager
 def collection_paused() -> Iterator[None]:
     """Pauses garbage collection. Each round would visit all records made so far, although none is
-    garbage, and the time per node would grow with the graph."""
-    was_on = gc.isenabled()
-    gc.disable()
+    garbage, and the time per node would grow with the graph. It is the process's: the last of
+    several threads in here restores it."""
+    global _pauses, _was_on
+    counted = False
     try:
+        with _pausing:
+            _pauses += 1
+            counted = True
+            if _pauses == 1:
+                _was_on = gc.isenabled()
+                gc.disable()
         yield
     finally:
-        if was_on:
-            gc.enable()
+        if counted:
+            with _pausing:
+                _pauses -= 1
+                if not _pauses and _was_on:
+                    gc.enable()

@@ -5,6 +5,7 @@ import json
 import pickle
 import subprocess
 import sys
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -92,6 +93,29 @@ def test_garbage_collection_is_afterwards_as_it_was_before():
             pass
         assert not gc.isenabled()
     finally:
+        gc.enable()
+
+
+def test_garbage_collection_is_on_after_several_threads_paused_it():
+    """With a flag of each thread's own, one switched it off for good: it saw the pause of another,
+    which ended before it began its own."""
+
+    def pause():
+        for _ in range(20_000):
+            with collection_paused():
+                pass
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        threads = [threading.Thread(target=pause) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert gc.isenabled()
+    finally:
+        sys.setswitchinterval(before)
         gc.enable()
 
 
