@@ -11,8 +11,9 @@ that they name is made, and the model planned again through libllama. Findings:
 - "saves nothing": what should lower memory does not;
 - "stays": a node that should move to a card does not;
 - "unadvised": nothing was recommended, and one change of a fixed list (`single_changes`) that
-  leaves as much memory free saves more than a fifth of the predicted time. Where times are not
-  known, bytes are compared: a byte in host memory or over the link counts ten times;
+  leaves as much memory free saves more than a fifth of the predicted time, and costs the other
+  phase (a prompt beside a token) less than that gains. Where times are not known, bytes are
+  compared: a byte in host memory or over the link counts ten times;
 - "cannot be followed": a change that is no list of llama.cpp's flags.
 
 Where upstream's llama-fit-params was built, its estimate of recommended flags must fit, too.
@@ -118,12 +119,15 @@ class Followed:
         return next(weighed) / max(next(weighed), 1)
 
 
-def follow(setup: Setup, path: Path, options: dict[str, Any]) -> Followed:
-    """Plans the model through libllama. Raises `GgmlError`."""
+def follow(
+    setup: Setup, path: Path, options: dict[str, Any], n_tokens: int | None = None
+) -> Followed:
+    """Plans the model through libllama, for the set-up's tokens or for others. Raises `GgmlError`.
+    """
     with setup.opened(path, options) as model:
-        n_past = model.n_ctx // 2 if setup.n_tokens == 1 else 0
+        n_tokens = min(setup.n_tokens if n_tokens is None else n_tokens, model.n_ubatch)
+        n_past = model.n_ctx // 2 if n_tokens == 1 else 0
         machine = machine_of(setup)
-        n_tokens = min(setup.n_tokens, model.n_ubatch)
         plan = model.plan(n_tokens, n_past)
         cost = cost_of(plan, machine, n_past)
         seconds = None if n_unknown(cost) else cost.seconds
@@ -302,12 +306,22 @@ def _plain(setup: Setup, path: Path, before: Followed) -> None:
         except GgmlError:
             continue
         roomy = all(n >= min(setup.reserve, before.left[name]) for name, n in after.left.items())
-        if roomy and not after.lacks and after.part_of(before) < best:
+        if not roomy or after.lacks or after.part_of(before) >= best:
+            continue
+        if after.part_of(before) * _other_phase(setup, path, changes) < 1:
             words = (f"without {k}" if v is None else f"{k} {v}" for k, v in changes.items())
             best, flags = after.part_of(before), " ".join(words)
     if flags:
         what = "bytes" if before.seconds is None else "time"
         raise FindingError(f"unadvised: {flags}: {best:.0%} of the {what}")
+
+
+def _other_phase(setup: Setup, path: Path, changes: dict[str, str | None]) -> float:
+    """The part of the time that the other phase takes with changes; 1 if times are not known."""
+    given, changed = setup.options(), setup.changed(changes).options()
+    n_tokens = min(given["n_ubatch"], changed["n_ubatch"]) if setup.n_tokens == 1 else 1
+    before, after = (follow(setup, path, options, n_tokens) for options in (given, changed))
+    return after.part_of(before) if before.seconds is not None else 1.0
 
 
 # --- upstream's own program

@@ -101,8 +101,9 @@ def remedies(judge: Judge, given: Given, more: Iterable[Changes] = ()) -> list[R
             merged, gain = {**merged, **one.changes}, both.gain
     if not found and given.gpus and given.options["n_gpu_layers"]:
         # Small graphs may take longer to copy than to compute.
-        cpu = look({"n_gpu_layers": 0})
-        return [cpu] if cpu is not None and cpu.gain > _CLEARLY else []
+        for changes in _fewer(judge, given):
+            look(changes)
+        return [one for one in _sorted(found.values()) if one.gain > _CLEARLY]
     return _sorted(found.values())
 
 
@@ -167,6 +168,18 @@ def _layers(judge: Judge, given: Given) -> Iterator[Changes]:
             besides = without_the_largest(lacks_with, options["overrides"], options["flash_attn"])
             if besides:
                 yield from _first(judge, more, "n_gpu_layers", **besides)
+
+
+def _fewer(judge: Judge, given: Given) -> Iterator[Changes]:
+    """No layers on devices. Some layers, where none do not fit, or help the graph that decides:
+    another graph may lose less with some."""
+    none: Changes = {"n_gpu_layers": 0}
+    yield none
+    if not judge.fits(none) or judge.gain(none) > _CLEARLY:
+        now, n = given.options["n_gpu_layers"], given.n_layer
+        for layers in (n // 4, n // 2, 3 * n // 4):
+            if layers < now or now < 0:
+                yield {"n_gpu_layers": layers}
 
 
 def _experts(judge: Judge, given: Given) -> Iterator[Changes]:

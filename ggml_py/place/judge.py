@@ -192,6 +192,17 @@ class Judge:
         known = [estimator_of(cost.machine, name, name) for name in devices]
         return len({one.bandwidth for one in known if one is not None}) > 1
 
+    def gain(self, changes: Changes) -> float:
+        """How often the graph that decides is as quick with changes, whatever becomes of others. It
+        is 1 where the model does not fit or its time is not known."""
+        after = self.trial(changes, measured=True)
+        if not after.measures or not self.given.measures:
+            return 1.0
+        costs = self.given.measures[-1].cost, after.measures[-1].cost
+        if costs[0] is None or costs[1] is None or not costs[1].seconds:
+            return 1.0
+        return costs[0].seconds / costs[1].seconds
+
     def remedy(self, flags: str, changes: Changes) -> Remedy | None:
         """The change as a remedy; None if llama.cpp refuses it, it does not fit, or it is not
         better than the given options."""

@@ -173,6 +173,24 @@ def test_findings_have_the_smallest_remedy_that_mends_them(models):
     assert "GP119" in text and " -ngl all" not in text
 
 
+def test_some_layers_on_a_device_where_none_do_not_fit(tmp_path):
+    """Small layers take longer to copy than to compute; without any, the output of a prompt is
+    larger than the largest buffer of the card. A seed of benchmarks/advice.py."""
+    small = Spec(
+        "qwen3moe", n_layer=11, n_embd=512, n_head=8, n_head_kv=4, n_ff=1024, n_vocab=4096,
+        n_ctx_train=32768, freq_base=1e4, quantised="q4_0", n_embd_head=64, n_expert=8,
+        n_expert_used=2, n_ff_exp=256,
+    )  # fmt: skip
+    cards = ("profile=rtx4090,memory=86M,max_size=5376K", "profile=rtx4090,memory=78M",
+             "profile=rtx3090,memory=71M")  # fmt: skip
+    devices = [word for i, card in enumerate(cards) for word in ("-d", f"sim:gpu{i},{card}")]
+    remedy = remedy_of(
+        small.write(tmp_path / "small.gguf"), *devices, "-d", "CPU", "-ngl", 11, "-ncmoe", 4,
+        "-nkvo", "-fa", "off", "-c", 512, "-b", 512, "-fitt", 0, "-n", 1,
+    )  # fmt: skip
+    assert words(remedy["flags"])[:2] == ["-ngl", "2"] and remedy["gain"] > 1.25
+
+
 def test_a_fit_is_chosen_once(models):
     """--fit is asked for what the user gave, and its choice is what others are compared with."""
     done = ok("plan", models["8b"], *ONE, "--fit", "on", "-c", 4096, "--json")
