@@ -1,7 +1,8 @@
-"""Builds upstream's libllama, and our cffi module of it, on a finished build of ggml.
+"""Builds upstream's libllama and llama-bench, and our cffi module, on a finished build of ggml.
 
 The result is a folder of its own, `llama/<key>` of the cache, with libllama, upstream's common
-library and `_llama`. It is loaded into a process that has loaded that build of ggml.
+library, `llama-bench` and `_llama`, which is loaded into a process that has loaded that build of
+ggml.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ def build(built: Path, proof: dict[str, Any], options: Options, may_build: bool 
         tree = Tree(options.cache / "trees" / f"llama-{proof['label']}-{digest[:12]}",
                     options.cache / "logs" / f"llama-{final.name}.log", tools, lock)  # fmt: skip
         with caches.staged(final) as stage:
-            _build(tree, source, built, flags, proof["package"], options.n_jobs, stage)
+            _build(tree, source, built, flags, proof, options.n_jobs, stage)
             now = datetime.datetime.now(datetime.timezone.utc)
             made = {
                 "key": final.name, "build": proof["key"], "source_sha256": upstream.sha256,
@@ -118,7 +119,7 @@ def _source(proof: dict[str, Any], options: Options) -> tuple[Upstream, Path]:
 
 
 def _build(
-    tree: Tree, source: Path, built: Path, flags: dict[str, str], packaged: bool, jobs: int,
+    tree: Tree, source: Path, built: Path, flags: dict[str, str], proof: dict[str, Any], jobs: int,
     stage: Path,
 ) -> None:
     copies = _instrumented(source, tree)
@@ -130,11 +131,13 @@ def _build(
         "GGML_PY_GENERATED": str(_generated(source, tree)),
         "GGML_PY_PYTHON_INCLUDE": sysconfig.get_path("include"),
         # A checkout changes a file at a time, and may have some that do not compile together.
-        "GGML_PY_UNITY": "ON" if packaged else "OFF",
+        "GGML_PY_UNITY": "ON" if proof["package"] else "OFF",
         "GIT_EXE": "",  # as in build_ggml.py, so that a release is not "dirty"
+        "LLAMA_BUILD_NUMBER": str(proof["llama_build"] or 0),  # which llama-bench prints,
+        "LLAMA_BUILD_COMMIT": proof["key"],
         **flags,
     }, jobs)  # fmt: skip
-    tree.compile(("_llama",), jobs)
+    tree.compile(("_llama", "llama-bench"), jobs)
     tree.install(stage)
 
 

@@ -1,4 +1,4 @@
-"""Simulated devices for a program that is recorded, as text for native/record/sim_module.cpp."""
+"""Simulated devices for a program, as text for native/record/sim_module.cpp."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def sims_text(names: Sequence[str]) -> str:
         if name.upper() == "CPU":
             continue  # every program has it
         if name.upper().startswith("CPU,"):
-            raise ArgumentError(f"-d {name}: a program that is recorded has this machine's memory")
+            raise ArgumentError(f"-d {name}: another program has this machine's memory")
         if not name.startswith("sim:"):
             raise ArgumentError(
                 f"-d {name}: a program that is recorded has this machine's devices anyhow; only "

@@ -31,6 +31,9 @@ for library in sys.argv[2:]:
 ctypes.CDLL(sys.argv[1], os.RTLD_NOW)
 """
 _ROOM = 200  # bytes of a name, as native/record/CMakeLists.txt leaves them
+_MADE = {
+    "--recorder": "what records programs with", "--simulator": "what simulates devices for",
+}  # fmt: skip
 _USUAL_NAME = 64  # upstream's GGML_MAX_NAME
 
 
@@ -67,7 +70,7 @@ def recorder_for(
     names = None if own["max_name"] == _USUAL_NAME else int(own["max_name"])
     why = ""
     for release in _releases_called(upstream or version, library):
-        folder = _folder(release, names, build, defines=defines)
+        folder = _folder("--recorder", _release_words(release, names, defines), build)
         ours = folder / LIBRARY
         facts = json.loads((folder / "recorder.json").read_text(encoding="utf-8"))
         wrong = _unlike(library, ours)
@@ -193,10 +196,19 @@ def simulator_for(recorder: Recorder, build: bool = True) -> Path:
     among its lines, and go on without the devices."""
     folder = next(f for f in recorder.library.parents if (f / "recorder.json").is_file())
     facts = json.loads((folder / "recorder.json").read_text(encoding="utf-8"))
-    kind = "--simulator"
-    found = _folder(recorder.release, facts["max_name"], build, kind, recorder.defines) / SIMULATOR
+    words = _release_words(recorder.release, facts["max_name"], recorder.defines)
+    found = _folder("--simulator", words, build) / SIMULATOR
     check_loads(found, (recorder.of, recorder.plain))
     return found
+
+
+def simulator_here(build: bool = True) -> Path:
+    """The same module for programs on the library that is loaded. Raises `NotBuiltError`."""
+    from ...boundary.ffi import BUILD
+
+    checkout = BUILD.get("checkout")
+    words = ["--source", checkout] if checkout else ["--upstream", f"b{BUILD['llama_build']}"]
+    return _folder("--simulator", words, build) / SIMULATOR
 
 
 def check_loads(module: Path, others: Sequence[Path]) -> None:
@@ -211,21 +223,18 @@ def check_loads(module: Path, others: Sequence[Path]) -> None:
         raise NotBuiltError(f"{module} does not load beside {others[0]}: {lines[-1]}")
 
 
-def _folder(
-    release: str,
-    names: int | None,
-    build: bool,
-    what: str = "--recorder",
-    defines: Sequence[str] = (),
-) -> Path:
-    arguments = [what, "--upstream", release, *(word for d in defines for word in ("-D", d))]
-    arguments += [] if names is None else ["--max-name", str(names)]
-    found = folder_of(*arguments, "--no-build", quiet=True)
+def _release_words(release: str, names: int | None, defines: Sequence[str]) -> list[str]:
+    found = ["--upstream", release, *(word for d in defines for word in ("-D", d))]
+    return found if names is None else [*found, "--max-name", str(names)]
+
+
+def _folder(what: str, words: Sequence[str], build: bool) -> Path:
+    found = folder_of(what, *words, "--no-build", quiet=True)
     if found is None and build:
-        found = folder_of(*arguments)
+        found = folder_of(what, *words)
     if found is None:
-        how = f"`ggml-py build {' '.join(arguments)}` makes it, in about half a minute"
-        raise NotBuiltError(f"what records programs with ggml {release} is not there: {how}")
+        how = f"`ggml-py build {what} {' '.join(words)}` makes it, in about half a minute"
+        raise NotBuiltError(f"{_MADE[what]} ggml {words[1]} is not there: {how}")
     return found
 
 

@@ -1,0 +1,49 @@
+// The start of llama-bench, which is otherwise upstream's own.
+//
+//   GGML_PY_BACKENDS       folder of the build of ggml, for backends that are modules (--portable). ggml-py has started
+//                          the program, which ends with it
+//   GGML_PY_ACCELERATORS   accelerators that may compute, with "," between them; without it all do, as upstream
+
+#include "llama_plan.h"
+
+#include "ggml-backend.h"
+
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#ifdef __linux__
+#include <csignal>
+#include <sys/prctl.h>
+#endif
+
+int llama_bench(int argc, char ** argv);
+
+int main(int argc, char ** argv) {
+    if (const char * folder = std::getenv("GGML_PY_BACKENDS")) {
+#ifdef __linux__
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+#endif
+        ggml_backend_load_all_from_path(folder);
+        unsetenv("GGML_BACKEND_PATH"); // it is loaded; llama_bench would do so again
+    }
+    if (const char * names = std::getenv("GGML_PY_ACCELERATORS")) {
+        std::vector<ggml_backend_dev_t> devices;
+        std::istringstream given(names);
+        for (std::string name; std::getline(given, name, ',');) {
+            if (ggml_backend_dev_t device = ggml_backend_dev_by_name(name.c_str())) {
+                devices.push_back(device);
+            }
+        }
+        gpl_use_accelerators(devices.data(), (int32_t) devices.size());
+    }
+    try {
+        return llama_bench(argc, argv);
+    } catch (const std::exception & error) { // upstream's downloads, which are not compiled in
+        std::fprintf(stderr, "error: %s\n", error.what());
+        return 1;
+    }
+}
