@@ -28,10 +28,9 @@ DIR/measured.json with the calibration before it, so a run that was stopped goes
 
 Upstream's llama-bench of the oracle has the CPU and RPC: half of the layers are on a server, a
 process on loopback with as many threads as rpc-server has by default, half of the cores. BLAS and
-simulated devices are measured with `ggml-py bench`, which has llama-bench's tests and libllama's
-graphs. For GPU (all layers there) and GPU-half the calibration and the measurements are those that
-a run of the kit brought back (docs/GPU.md); plans are made here on a card with that GPU's
-properties.
+simulated devices are measured with `ggml-py bench`, which is llama-bench on our libraries. For GPU
+(all layers there) and GPU-half the calibration and the measurements are those that a run of the kit
+brought back (docs/GPU.md); plans are made here on a card with that GPU's properties.
 """
 
 from __future__ import annotations
@@ -93,13 +92,6 @@ DEVICES: dict[str, tuple[str, ...]] = {
     "GPU": ("CUDA0", "CPU"),
     "GPU-half": ("CUDA0", "CPU"),
 }
-# Our command, with the work of the CPU where it begins in upstream's programs.
-AS_UPSTREAM = """
-from ggml_py.calibrate.bench import work_as_upstream
-from ggml_py.cli import main
-work_as_upstream()
-main()
-"""
 HALF = ("RPC", "GPU-half")  # that have half of the layers
 FROM_KIT = {"GPU": "all", "GPU-half": "half"}  # as benchmarks/gpu/part_cost.py calls them
 KIT_RESULT = Path(__file__).resolve().parent / "results" / "gpu" / "cost.json.gz"
@@ -165,8 +157,8 @@ def command(case: Case, path: Path) -> list[str]:
     if case.devices == "RPC":
         there = str(layers_of(case))
         return [str(llama_bench()), *words, "--rpc", f"127.0.0.1:{PORT}", "-ngl", there]
-    devices = "/".join(DEVICES[case.devices])
-    return [sys.executable, "-c", AS_UPSTREAM, "bench", *words, "-dev", devices]
+    devices = [word for name in DEVICES[case.devices] for word in ("-d", name)]
+    return [sys.executable, "-m", "ggml_py", "bench", *words, *devices]
 
 
 def layers_of(case: Case) -> int:
@@ -198,8 +190,12 @@ def measure(case: Case, path: Path, quiet: float) -> dict[str, Any]:
             why = "the machine was never quiet"
             continue
         read_anew(path)
+        # The work of the CPU begins in `ggml-py bench` where it does in upstream's programs.
+        as_upstream = {**os.environ, "GGML_PY_WORK_OFFSET": "16"}
         busy, before = Busy(), os.times()
-        done = subprocess.run(command(case, path), capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            command(case, path), capture_output=True, text=True, check=False, env=as_upstream
+        )
         others, after = busy.others(), os.times()
         used = sum(after[2:4]) - sum(before[2:4])
         if case.threads == 1 and used > ALONE * (after.elapsed - before.elapsed):

@@ -4,7 +4,7 @@
                                 [--threads 2] [--folder DIR]
 
 Measures prompts of 512 tokens and the decoding of 128 tokens, with weights repacked for the CPU and
-(`--repack 0`) as they are in the file. `ggml-py bench` and `llama-bench` get the same options; each
+(`--repack 0`) as they are in the file. `model_speed.py` and llama-bench get the same options; each
 is a process that loads, warms up and is timed three times, of which the median counts. Loading is
 measured in separate processes, up to the first token's logits and the end: libllama from its start,
 ours from the call of `load` (benchmarks/startup.py measures imports). "cold" repeats this with the
@@ -104,7 +104,7 @@ def speed(
 ) -> list[Row]:
     """Prompt and decode, in seconds per token."""
     programs = {
-        "ours": [sys.executable, "-m", "ggml_py", "bench"],
+        "ours": [sys.executable, str(REPO / "benchmarks" / "model_speed.py")],
         "theirs": [str(reference("llama-bench"))],
     }
     peer = "llama-bench" if repack else "llama-bench --repack 0"

@@ -14,6 +14,7 @@ from gpu_part import Doing
 
 BAR = 1.0  # the least ratio of tokens per second, ours over theirs
 BOOTSTRAPS = 2000
+SPEED = Path(__file__).resolve().parent.parent / "model_speed.py"
 
 
 def compare(
@@ -25,7 +26,7 @@ def compare(
     llama-bench's; each process loads the model, warms up, and is timed three times.
     """
     programs = {
-        "ours": [sys.executable, "-m", "ggml_py", "bench"],
+        "ours": [sys.executable, SPEED],
         "theirs": [doing.programs / "llama-bench"],
     }
     order = list(programs)
@@ -35,9 +36,7 @@ def compare(
         if n >= 2 and (begin - doing.left) * (n + 1) / n > seconds:
             break
         for who in order:
-            printed = doing.run(
-                *programs[who], "-m", path, "-r", 3, "-o", "json", *options
-            )
+            printed = doing.run(*programs[who], "-m", path, "-r", 3, "-o", "json", *options)
             took[who].append(_tokens_per_s(printed))
         order.reverse()  # neither always follows the other
     ratios = [a / b for a, b in zip(took["ours"], took["theirs"], strict=True)]

@@ -103,16 +103,19 @@ def command(
 
 def _check(names: Sequence[str]) -> None:
     """Raises what is wrong with the files of models, in our words and before anything is built."""
+    from ..errors import ModelError
     from ..gguf.reader import Gguf
-    from ..gguf.whole import check_has_weights
+    from ..gguf.whole import check_has_weights, described
 
     for name in names:
         if "," in name:
             raise click.UsageError(
                 f"{name}: llama-bench separates models by commas, and this name has one: rename it"
             )
-        with Gguf.open(name) as gguf:
+        with described(name, header_only=False) as (local, only_header), Gguf.open(local) as gguf:
             check_has_weights(gguf)
+        if only_header:
+            raise ModelError(only_header)
 
 
 def _devices(given: tuple[str, ...], words: Sequence[str]) -> tuple[list[str], dict[str, str]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from .archs import ARCHS as ARCHS
 from .cache.batch import Batch as Batch
-from .file.desc import desc as desc
 from .file.hparams import HParams as HParams
 from .generation import Interrupted as Interrupted
 from .loading import load as load

@@ -50,7 +50,7 @@ def test_while_the_interpreter_ends():
     assert "Traceback" not in errors
 
 
-@pytest.mark.thorough("long")
+@pytest.mark.thorough("programs")
 def test_bench_prints_a_list_without_rows(tmp_path):
     """Its first row takes minutes."""
     model = tmp_path / "m.gguf"

@@ -30,7 +30,7 @@ VERBS = {  # FILE: the file in question, PLAN: a plan
     "sweep": ["sweep", "FILE", "-n", "1"],
     "generate": ["generate", "FILE", "--tokens", "1", "-n", "1", *ON],
     "trace": ["trace", "FILE", "-n", "1", *ON],
-    "bench": ["bench", "FILE", "-p", "1", "-n", "0", "-r", "1", "-dev", "CPU", "-t", "1"],
+    "bench": ["bench", "FILE", "-p", "1", "-n", "0", "-r", "1", *ON],
 }
 MODEL_VERBS = {"generate", "trace", "bench"}
 PLAN_VERBS = set(VERBS) - MODEL_VERBS - {"sweep"}
@@ -99,7 +99,13 @@ def folder(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize(("kind", "verb"), [*itertools.product(KINDS, VERBS)])
+CASES = [
+    pytest.param(*case, marks=[pytest.mark.thorough("programs")] * (case == ("m.gguf", "bench")))
+    for case in itertools.product(KINDS, VERBS)
+]
+
+
+@pytest.mark.parametrize(("kind", "verb"), CASES)
 def test_verbs(folder, kind, verb, capsys, monkeypatch):
     takes, of_models, of_plans = KINDS[kind]
     names = {"FILE": folder / kind, "PLAN": folder / "plan.json"}

@@ -3,6 +3,7 @@
 //   GGML_PY_BACKENDS       folder of the build of ggml, for backends that are modules (--portable). ggml-py has started
 //                          the program, which ends with it
 //   GGML_PY_ACCELERATORS   accelerators that may compute, with "," between them; without it all do, as upstream
+//   GGML_PY_WORK_OFFSET    bytes behind a cache line where the CPU's work begins (0; upstream's programs have 16)
 
 #include "llama_plan.h"
 
@@ -39,6 +40,11 @@ int main(int argc, char ** argv) {
             }
         }
         gpl_use_accelerators(devices.data(), (int32_t) devices.size());
+    }
+    if (const char * bytes = std::getenv("GGML_PY_WORK_OFFSET")) {
+        ggml_backend_dev_t cpu = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
+        void * set = ggml_backend_reg_get_proc_address(ggml_backend_dev_backend_reg(cpu), "gp_cpu_set_work_offset");
+        ((void (*)(size_t)) set)(std::strtoul(bytes, nullptr, 10));
     }
     try {
         return llama_bench(argc, argv);
