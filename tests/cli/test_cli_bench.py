@@ -14,8 +14,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from ggml_py import Gguf
 from ggml_py.boundary.ffi import BUILD
 from ggml_py.cli.bench import command
+from ggml_py.gguf.writer import write_gguf
 from ggml_py.models.synthetic import LlamaSpec, write_llama
 
 from ..support import rpc_net
@@ -141,6 +143,17 @@ def test_the_help_names_llama_benchs():
     assert "`ggml-py bench -- --help`" in " ".join(said.split())
     assert "--n-depth" not in said
     assert "-d, --n-depth <n>" in ok("bench", "--", "--help")
+
+
+def test_an_architecture_that_we_do_not_write(model, tmp_path):
+    with Gguf.open(model) as gguf:
+        keys = {key.replace("llama.", "xverse."): value for key, value in gguf.metadata.items()}
+        keys["general.architecture"] = "xverse"
+        tensors = [(t.name, gguf.data(t.name), t.type, t.ne) for t in gguf.tensors.values()]
+        write_gguf(tmp_path / "xverse.gguf", keys, tensors)
+    assert {row["model_type"] for row in rows(tmp_path / "xverse.gguf", *SHORT)} == {
+        "xverse ?B Q4_0"
+    }
 
 
 # --- devices

@@ -71,7 +71,13 @@ def test_the_python_example_prints_what_is_shown(tmp_path):
     assert len([line for line in code.splitlines() if line]) <= 20
 
 
-@pytest.mark.parametrize("line", blocks("sh")[1].splitlines())
+LINES = [
+    pytest.param(line, marks=[pytest.mark.thorough("programs")] * ("ggml-py bench" in line))
+    for line in blocks("sh")[1].splitlines()
+]
+
+
+@pytest.mark.parametrize("line", LINES)
 def test_commands_run(line, tmp_path):
     ggml.write_gguf  # noqa: B018  the package is there
     write_llama(tmp_path / "model.gguf", LlamaSpec(n_layer=1, n_vocab=512))
