@@ -1,8 +1,7 @@
 """Builds upstream's libllama and llama-bench, and our cffi module, on a finished build of ggml.
 
 The result is a folder of its own, `llama/<key>` of the cache, with libllama, upstream's common
-library, `llama-bench` and `_llama`, which is loaded into a process that has loaded that build of
-ggml.
+library, `llama-bench` and `_llama`. A process loads `_llama` after that build of ggml.
 """
 
 from __future__ import annotations

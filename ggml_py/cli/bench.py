@@ -21,9 +21,7 @@ from .shared.options import device_names
 
 _NO_MODEL = {"-hf", "-hfr", "--hf-repo", "--list-devices", "--version", "-h", "--help"}
 _ROW = re.compile(rb"\xc2\xb1|T\d\d:\d\d:\d\dZ")  # in every format: "±", or the time of a test
-_PROGRESS = re.compile(
-    r"llama-bench: benchmark (\d+)/(\d+): (?:starting|[^\d]*(?:(\d+)/(\d+).*)?)$"
-)
+_PROGRESS = re.compile(r"llama-bench: (benchmark \d+/\d+): (?:(starting)|\D*(?:(\d+)/(\d+).*)?)$")
 _ERROR = re.compile(r"error|fail|invalid|abort|terminate|\.(c|cc|cpp|cu|h|m):\d+: ", re.I)
 _PLACE = re.compile(r"^(llama_bench: )?(error: )?(\S+\.\w+:\d+: )?")  # in front of a reason
 _SIMULATOR = ("ggml-py record: ", "load_backend: ")  # lines of the module with simulated devices
@@ -102,7 +100,7 @@ def command(
 
 
 def _check(names: Sequence[str]) -> None:
-    """Raises what is wrong with the files of models, in our words and before anything is built."""
+    """Raises the errors of models' files in our words, before anything is built."""
     from ..errors import ModelError
     from ..gguf.reader import Gguf
     from ..gguf.whole import check_has_weights, described
@@ -141,7 +139,7 @@ def _devices(given: tuple[str, ...], words: Sequence[str]) -> tuple[list[str], d
 
 
 def _run(words: Sequence[str], variables: dict[str, str]) -> None:
-    """Runs llama-bench, which prints what it prints, and raises its errors as ours."""
+    """Runs llama-bench: its rows are printed, and its errors are raised as ours."""
     from ..boundary.ffi import BUILD, openblas_settings
     from ..llama.library import find
 
@@ -155,13 +153,14 @@ def _run(words: Sequence[str], variables: dict[str, str]) -> None:
             path: os.pathsep.join(filter(None, (folder, os.environ.get(path)))),
         }  # fmt: skip
     output = _Output(words, drawn)
-    with CtrlC() as ctrl_c, subprocess.Popen(
+    with CtrlC() as ctrl_c, output.bars, subprocess.Popen(
         [str(program), *words, *(["--progress"] if drawn else [])],
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=variables,
     ) as process:  # fmt: skip
         assert process.stdout is not None and process.stderr is not None
         try:
             _relay({process.stdout: output.rows, process.stderr: output.lines}, ctrl_c)
+            process.wait()
         except BaseException as error:
             process.kill()
             if isinstance(error, KeyboardInterrupt):
@@ -187,18 +186,18 @@ def _relay(pipes: dict[IO[bytes], Callable[[bytes], None]], ctrl_c: CtrlC) -> No
 
 
 class _Output:
-    """Prints what llama-bench prints, but collects its errors. `drawn` is whether its progress
-    becomes a bar."""
+    """Prints the rows and lines of llama-bench, and collects its errors. If `drawn`, its progress
+    becomes a bar in `bars`."""
 
     def __init__(self, words: Sequence[str], drawn: bool) -> None:
         formats = [value for option, value in pairwise(words) if option in ("-o", "--output")]
         self._is_list = formats[-1:] == ["json"]
         self._verbose = bool({"-v", "--verbose"} & set(words))
         self._drawn = drawn
-        self._bars = ExitStack()
+        self.bars = ExitStack()
         self._show: Callable[[float], None] = lambda _share: None
         self._begun = False
-        self._held = b""  # what came before the first row: nothing if the program then fails
+        self._held = b""  # output before the first row, which is dropped if the program fails
         self._rest = b""  # of a line
         self._errors: list[str] = []
 
@@ -207,7 +206,7 @@ class _Output:
         self._held += data
         if self._begun or _ROW.search(self._held):
             self._begun = True
-            self._bars.close()
+            self.bars.close()
             click.echo(self._held, nl=False)
             self._held = b""
 
@@ -226,21 +225,19 @@ class _Output:
             if self._verbose or not wrong:
                 click.echo(line, err=True)
 
-    def _draw(self, number: str, of: str, run: str | None, runs: str | None) -> None:
-        if runs is None:
-            self._bars.close()
-            self._show = self._bars.enter_context(bar(f"benchmark {number}/{of}", at_once=True))
+    def _draw(self, benchmark: str, starts: str | None, run: str | None, runs: str | None) -> None:
+        if starts:
+            self.bars.close()
+            self._show = self.bars.enter_context(bar(benchmark, at_once=True))
         self._show((int(run or 1) - 1) / int(runs or 1))
 
     def stop(self) -> None:
         """Ends a list, after the rows that are done."""
-        self._bars.close()
         if self._is_list:
             click.echo("\n]" if self._begun else "[\n]")
 
     def end(self, status: int) -> None:
         """Raises the error of a program that has failed: a usage error for its options."""
-        self._bars.close()
         if self._rest:
             self._line(self._rest.decode("utf-8", "replace"))
         if not status:

@@ -1,8 +1,8 @@
 // The start of llama-bench, which is otherwise upstream's own.
 //
-//   GGML_PY_BACKENDS       folder of the build of ggml, for backends that are modules (--portable). ggml-py has started
-//                          the program, which ends with it
-//   GGML_PY_ACCELERATORS   accelerators that may compute, with "," between them; without it all do, as upstream
+//   GGML_PY_BACKENDS       folder of the build of ggml: --portable has backends as modules there. ggml-py sets it, and
+//                          the program ends with ggml-py
+//   GGML_PY_ACCELERATORS   names of the accelerators that compute, with "," between them. Unset: all
 //   GGML_PY_WORK_OFFSET    bytes behind a cache line where the CPU's work begins (0; upstream's programs have 16)
 
 #include "llama_plan.h"
