@@ -1,5 +1,6 @@
 """`bench` beside an unmodified llama-bench: rows, keys and columns; devices; how it ends."""
 
+import contextlib
 import csv
 import io
 import json
@@ -221,9 +222,10 @@ def test_ctrl_c_ends_with_the_rows_that_are_done(model, form):
         assert row["n_prompt"] == 8
 
 
-def children(pid):
-    done = subprocess.run(["pgrep", "-P", str(pid)], capture_output=True, text=True, check=False)
-    return [int(one) for one in done.stdout.split()]
+def benches_of(pid):
+    """The processes of llama-bench that another one has started."""
+    words = ["pgrep", "-x", "-P", str(pid), "llama-bench"]
+    return subprocess.run(words, capture_output=True, text=True, check=False).stdout.split()
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
@@ -233,19 +235,19 @@ def test_no_llama_bench_is_left_behind(model, how):
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
     deadline = time.monotonic() + 30
-    name = ""
-    while name != "llama-bench":
+    while not (found := benches_of(parent.pid)):
         assert time.monotonic() < deadline
-        (pid,) = children(parent.pid) or [0]
-        name = (
-            Path(f"/proc/{pid}/comm").read_text().strip() if Path(f"/proc/{pid}").exists() else ""
-        )
+    (pid,) = map(int, found)
     time.sleep(0.2)  # it has begun
     parent.send_signal(how)
     parent.wait(30)
-    while Path(f"/proc/{pid}").exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    try:
+        while Path(f"/proc/{pid}").exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 @pytest.mark.parametrize(
