@@ -10,7 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import IO
 
 import click
@@ -20,6 +20,8 @@ from .shared.ctrl_c import CtrlC
 from .shared.options import device_names
 
 _NO_MODEL = {"-hf", "-hfr", "--hf-repo", "--list-devices", "--version", "-h", "--help"}
+# The values of llama-bench's own: a depth, and devices with names that it knows.
+_DEVICE = {"-d": r"\d", **dict.fromkeys(("-dev", "--device"), r"(?!(sim|rpc):|CPU\b)")}
 _ROW = re.compile(rb"\xc2\xb1|T\d\d:\d\d:\d\dZ")  # in every format: "±", or the time of a test
 _PROGRESS = re.compile(r"llama-bench: (benchmark \d+/\d+): (?:(starting)|\D*(?:(\d+)/(\d+).*)?)$")
 _ERROR = re.compile(r"error|fail|invalid|abort|terminate|\.(c|cc|cpp|cu|h|m):\d+: ", re.I)
@@ -46,11 +48,13 @@ class _Command(click.Command):
             elif word in ("-h", "--help", "--json"):
                 ours.append(word)
             elif word in ("-m", "--model"):
-                ours += [word, *(value for value in [next(words, None)] if value is not None)]
-            elif word == "-d":
-                value = next(words, None)
-                depth = value is not None and value[:1].isdecimal()
-                (theirs if depth else ours).extend([word] if value is None else [word, value])
+                ours += [word, *islice(words, 1)]
+            elif word in _DEVICE:
+                value = [*islice(words, 1)]
+                if any(re.match(_DEVICE[word], text, re.I) for text in value):
+                    theirs += [word, *value]
+                else:
+                    ours += ["-d", *value]
             elif word.startswith("-") or theirs:
                 theirs.append(word)
             else:
@@ -254,6 +258,4 @@ class _Output:
         if not usage:
             how = f"exit status {status}" if status > 0 else signal.Signals(-status).name
             raise ChildProcessError(f"llama-bench: {text or 'no reason given'} ({how})")
-        if not text.rpartition(": ")[2].startswith("-"):
-            text += " (models come first, or with -m)"
         raise click.UsageError(f"llama-bench: {text}. `ggml-py bench -- --help` lists its options")
