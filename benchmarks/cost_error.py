@@ -29,8 +29,8 @@ DIR/measured.json with the calibration before it, so a run that was stopped goes
 Upstream's llama-bench of the oracle has the CPU and RPC: half of the layers are on a server, a
 process on loopback with as many threads as rpc-server has by default, half of the cores. BLAS and
 simulated devices are measured with `ggml-py bench`, which is llama-bench on our libraries. For GPU
-(all layers there) and GPU-half, a run of the kit brought back the calibration and the measurements
-(docs/GPU.md), and plans are made here on a card with the properties of that GPU.
+(all layers there) and GPU-half, the calibration and the measurements come from a run of the kit
+(docs/GPU.md). Plans are made here, on a card with that GPU's properties.
 """
 
 from __future__ import annotations
