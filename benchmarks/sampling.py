@@ -1,8 +1,7 @@
-"""The cost of sampling a token, compared with libllama's samplers on the same logits and tokens.
+"""The cost of sampling a token through `Sampler`, compared with llama.cpp's own loop over the same
+samplers, compiled by upstream's flags, on the same logits.
 
     python benchmarks/sampling.py       the reference programs are built on first use, three minutes
-
-The logits are like a model's: a few tokens stand out, most are far below.
 """
 
 from __future__ import annotations
@@ -16,51 +15,38 @@ from models import reference
 from rounds import Row, compare, parser, seconds, show
 
 from ggml_py.models import Sampler
+from ggml_py.models.synthetic import LlamaSpec, write_llama
 
-N_ROWS = 20
-VOCABULARIES = (32_000, 151_936)
-CHAINS = {
-    "defaults": {},
-    "greedy, penalties": {"temperature": 0.0, "repeat_penalty": 1.1},
-    "top-p of all": {"top_k": 0, "min_p": 0.0},
-    "min-p of all": {"top_k": 0, "top_p": 1.0},
-    "temperature alone": {"top_k": 0, "top_p": 1.0, "min_p": 0.0},
-}
+N_VOCAB, N_ROWS = 151_936, 20
+CHAINS = {"defaults": {}, "penalties": {"repeat_penalty": 1.1}, "all tokens": {"top_k": 0}}
 
 
 def rows(rounds: int, _peer: str) -> list[Row]:
-    """A row for each chain on each vocabulary."""
+    """A row for each chain. A few tokens stand out, most are far below, as with a model."""
     rng = np.random.default_rng(0)
-    found, program = [], reference("llama_sampler")
+    logits = rng.standard_normal((N_ROWS, N_VOCAB)) + rng.exponential(2.0, (N_ROWS, N_VOCAB))
+    logits = logits.astype(np.float32)
     with tempfile.TemporaryDirectory() as folder:
-        for n_vocab in VOCABULARIES:
-            logits = rng.standard_normal((N_ROWS, n_vocab)).astype(np.float32)
-            logits += rng.exponential(2.0, (N_ROWS, n_vocab)).astype(np.float32)
-            path = Path(folder) / f"{n_vocab}.bin"
-            logits.tofile(path)
-            for name, chain in CHAINS.items():
-                what = f"{name}, {n_vocab} tokens"
-                peers = {"libllama": lambda p=path, c=chain: _theirs(program, p, c)}
-                ours = lambda x=logits, c=chain: _ours(x, c)  # noqa: E731
-                found += compare(what, ours, peers, rounds=rounds, unit="µs")
-    return found
+        model, data = Path(folder) / "vocab.gguf", Path(folder) / "logits"
+        write_llama(model, LlamaSpec(n_layer=1, n_embd=32, n_head=2, n_ff=32, n_vocab=N_VOCAB))
+        logits.tofile(data)
+        command = [reference("llama_sampler"), model, data, data.with_suffix(".out")]
 
+        def theirs(chain: dict[str, float]) -> float:
+            words = [w for k, v in chain.items() for w in (f"--{k.replace('_', '-')}", v)]
+            run = [*command, "--time", 1, "--", "--seed", 1, *words]
+            done = subprocess.run(list(map(str, run)), capture_output=True, text=True, check=True)
+            return float(done.stdout) * 1e-6
 
-def _ours(logits: np.ndarray, chain: dict[str, float]) -> float:
-    sampler = Sampler(**chain, seed=1)
-    return seconds(lambda: [sampler(row) for row in logits]) / len(logits)
+        def ours(chain: dict[str, float]) -> float:
+            sampler = Sampler(**chain, seed=1)
+            return seconds(lambda: [sampler(row) for row in logits]) / N_ROWS
 
-
-def _theirs(program: Path, path: Path, chain: dict[str, float]) -> float:
-    settings = Sampler(**chain, seed=1)
-    names = {"top_k", "top_p", "min_p", "repeat_penalty", "seed"}
-    options = {f"--{name.replace('_', '-')}": getattr(settings, name) for name in names}
-    options |= {"--temp": settings.temperature, "--time": 1}
-    words = [str(word) for option in options.items() for word in option]
-    out = path.with_suffix(".out")
-    command = [program, path.stem, path, out, *words]
-    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=True)
-    return float(done.stdout) * 1e-6
+        found = []
+        for what, chain in CHAINS.items():
+            peers = {"llama.cpp": lambda c=chain: theirs(c)}
+            found += compare(what, lambda c=chain: ours(c), peers, rounds=rounds, unit="µs")
+        return found
 
 
 if __name__ == "__main__":

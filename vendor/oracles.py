@@ -107,13 +107,13 @@ def _compile(
     tools: toolchain.Tools,
 ) -> None:  # fmt: skip
     origin = "@loader_path" if sys.platform == "darwin" else "$ORIGIN"
-    folders = [source / name for name in ("include", "src", "ggml/include", "ggml/src")]
+    folders = [source / name for name in ("include", "src", "common", "ggml/include", "ggml/src")]
     folders += [NATIVE, *{part.parent for part in parts}]
     with step(f"compiling the oracle {program.stem}"):
         done = subprocess.run(
             [tools.cxx, "-std=c++17", "-O2", "-w", "-fsanitize=integer-divide-by-zero",
              "-o", str(target), *map(str, parts), *(f"-I{folder}" for folder in folders),
-             f"-L{reference / 'lib'}", "-lllama", "-lggml", "-lggml-base", "-lpthread",
+             f"-L{reference / 'lib'}", "-lllama-common", "-lllama", "-lggml", "-lggml-base", "-lpthread",
              f"-Wl,-rpath,{origin}/../lib"],
             capture_output=True, text=True, check=False)  # fmt: skip
         if done.returncode:

@@ -104,7 +104,7 @@ def command(
     ggml-py generate model.gguf -p "Tell me a joke" --chat -n 200
     ggml-py generate model.gguf --tokens 1,2,3
 
-    Text needs libllama, which is built when it is first needed.
+    Text and sampling need libllama, which is built when it is first needed.
 
     Without sampling options, the likeliest token is always taken. With at least one, the others
     have llama.cpp's defaults, and the same seed gives the tokens that llama.cpp samples.
@@ -117,7 +117,7 @@ def command(
     with read_model(quiet=as_json, **options) as model:
         given_prompt = prompt_of(model, prompt, tokens, chat, system_prompt)
         tokens, eog = given_prompt.tokens, model.eog_tokens
-        sampler = make_sampler(given, banned=eog if ignore_eos else ())
+        sampler = make_sampler(given, eog if ignore_eos else (), model)
         n = n_predict
         if n < 0:
             forever = context_shift and n == -1

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from ..llama.sampler import Sampler as Sampler
 from .archs import ARCHS as ARCHS
 from .cache.batch import Batch as Batch
 from .file.hparams import HParams as HParams
 from .generation import Interrupted as Interrupted
 from .loading import load as load
 from .model import Model as Model
-from .sampling import Sampler as Sampler

@@ -12,6 +12,7 @@ import numpy as np
 from ..boundary.arguments import describe, integer
 from ..boundary.ffi import lib
 from ..errors import ClosedError, ModelError
+from ..llama.likeliest import likeliest
 from ..llama.watching import array_of
 from .alone import CHANGING, COMPUTING, Alone, alone
 from .cache.batch import POS_MAX, Batch
@@ -20,7 +21,6 @@ from .cache.memory import Memory
 from .cache.ubatch import Tokens, Ubatch, in_order
 from .file.hparams import HParams
 from .graphs import Graphs
-from .sampling import likeliest
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -9,9 +9,10 @@ import numpy as np
 
 from ..boundary.arguments import describe, integer
 from ..errors import ModelError
+from ..llama.likeliest import likeliest
+from ..llama.sampler import Sampler
 from .alone import GENERATING, alone
 from .evaluation import Evaluation
-from .sampling import Sampler, likeliest
 
 if TYPE_CHECKING:
     import numpy.typing as npt

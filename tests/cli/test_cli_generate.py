@@ -55,10 +55,15 @@ def test_the_likeliest_tokens(generate, model):
     assert len(generate()[0]) == 16
 
 
+@pytest.mark.thorough("programs")
 @pytest.mark.parametrize(
     ("options", "settings"),
     [
         (["-s", 7], {"seed": 7}),
+        (["-s", 7, "--grammar", "root ::= [a-z]+", "--dry-multiplier", 0.8,
+          "--dry-sequence-breaker", "a", "--dry-sequence-breaker", "b"],
+         {"seed": 7, "grammar": "root ::= [a-z]+", "dry_multiplier": 0.8,
+          "dry_sequence_breakers": ("a", "b")}),
         (["--seed", 7, "--temp", 1.5, "--top-k", 0, "--top-p", 1, "--min-p", 0],
          {"seed": 7, "temperature": 1.5, "top_k": 0, "top_p": 1.0, "min_p": 0.0}),
         (["--temp", 0, "--repeat-penalty", 1.8, "--repeat-last-n", 9, "--frequency-penalty", 0.5,
@@ -73,11 +78,14 @@ def test_sampling(generate, model, options, settings):
     tokens, said = generate("-n", 20, "--ignore-eos", *options)
     with load(model, n_threads=1) as loaded:
         bias = dict.fromkeys(loaded.hparams.eog_tokens, float("-inf"))
-        bias |= settings.pop("logit_bias", {})
-        assert tokens == loaded.generate([1, 2, 3], 20, Sampler(**settings, logit_bias=bias))
+        settings = {**settings, "logit_bias": bias | settings.get("logit_bias", {})}
+        sampler = Sampler(**settings, tokenizer=loaded.tokenizer)
+        assert tokens == loaded.generate([1, 2, 3], 20, sampler)
     assert (", seed 7" in said) == ("seed" in settings)
+    assert generate("-n", 20, "--ignore-eos", "--graphs", "libllama", *options)[0] == tokens
 
 
+@pytest.mark.thorough("programs")
 def test_a_random_seed_is_told(generate):
     tokens, said = generate("--temp", 2, "--top-k", 0, "-n", 30)
     seed = said.split("seed ")[1].strip()
@@ -202,6 +210,7 @@ class Noting(Sampler):
 seen = []
 
 
+@pytest.mark.thorough("programs")
 @pytest.mark.parametrize("arch", ["llama", "gemma3", "gpt-oss", "mamba2"])
 @pytest.mark.parametrize("n_prompt", [5, 48, 144, 145, 150])
 def test_a_prompt_batch_by_batch_is_the_prompt(arch_file, arch, n_prompt):

@@ -110,14 +110,14 @@ def test_what_they_cannot_measure_is_refused(name):
     assert re.search(r"--what: expected some of prompt,decode.*, got 'decode,token'", done.stderr)
 
 
-def test_sampling_is_compared_with_libllamas(oracle):
+def test_sampling_is_compared_with_llama_cpps(oracle):
     done = subprocess.run(
         [sys.executable, str(BENCHMARKS / "sampling.py"), "--rounds", "1", "--json"],
         capture_output=True, text=True, check=False, env=os.environ, timeout=300,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     rows = json.loads(done.stdout)
-    assert len(rows) == 10 and {row["peer"] for row in rows} == {"libllama"}
+    assert len(rows) == 3 and {row["peer"] for row in rows} == {"llama.cpp"}
     assert all(min(row["ours"], row["theirs"]) > 0 for row in rows)
 
 

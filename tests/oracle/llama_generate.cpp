@@ -1,26 +1,27 @@
 // What upstream's libllama generates, saves and restores: what ours is compared with.
 //
 //   llama_generate MODEL TOKENS N [--keep N] [--seq S] [--load FILE] [--save FILE] [--data FILE]
-//                  [options of samplers.h] [options of session.h]
+//                  [options of session.h] [-- llama.cpp's sampling options]
 //   llama_generate MODEL eog
 //
 // TOKENS, comma-separated ids or "-" for none, are evaluated in sequence S (0) and continued by N
 // tokens. With --keep a full context is shifted as llama-completion does it. --load restores the
 // sequence before that; after TOKENS --save saves it with all its tokens, --data its state without.
+// Without sampling options the likeliest token is taken.
 // Standard output is one line of JSON: the tokens, and those that came from the file. With "eog" it
 // is the ids that end a generation.
 
 #include "samplers.h"
 
+#include <algorithm>
 #include <fstream>
 
 namespace {
 
-// Evaluates tokens after those that the sequence has; the logits of the last.
-const float * decode(llama_context * ctx, const std::vector<llama_token> & tokens, int seq) {
+// Evaluates tokens after those that the sequence has.
+void decode(llama_context * ctx, const std::vector<llama_token> & tokens, int seq) {
     const int n_past = llama_memory_seq_pos_max(llama_get_memory(ctx), seq) + 1;
     evaluate(ctx, tokens, n_past, seq, false);
-    return llama_get_logits_ith(ctx, -1);
 }
 
 void shift(llama_context * ctx, int seq, int n_keep) {
@@ -34,14 +35,7 @@ void shift(llama_context * ctx, int seq, int n_keep) {
 }
 
 int print_eog(const std::string & path) {
-    llama_log_set(log_errors, nullptr);
-    llama_backend_init();
-    llama_model_params params = llama_model_default_params();
-    params.vocab_only         = true;
-    llama_model * model       = llama_model_load_from_file(path.c_str(), params);
-    if (!model) {
-        throw std::runtime_error("cannot load " + path);
-    }
+    llama_model * model = load_vocab(path);
     const llama_vocab *      vocab = llama_model_get_vocab(model);
     std::vector<llama_token> found;
     for (llama_token token = 0; token < llama_vocab_n_tokens(vocab); token++) {
@@ -86,7 +80,9 @@ int run(const arguments & args) {
     }
 
     const std::vector<llama_token> prompt = tokens_of(args.plain[1] == "-" ? "" : args.plain[1]);
-    const float * logits = prompt.empty() ? nullptr : decode(s.ctx, prompt, seq);
+    if (!prompt.empty()) {
+        decode(s.ctx, prompt, seq);
+    }
     std::vector<llama_token> all = known;
     all.insert(all.end(), prompt.begin(), prompt.end());
     if (args.flag("--save") && !llama_state_seq_save_file(
@@ -97,23 +93,27 @@ int run(const arguments & args) {
         save_data(s.ctx, args.word("--data", ""), seq);
     }
 
-    llama_sampler * sampler = make_samplers(args, s.n_vocab);
+    common_sampler * sampler = args.after.empty() ? nullptr : make_samplers(s.model, args.after);
     for (const llama_token token : prompt) {
-        llama_sampler_accept(sampler, token);
+        common_sampler_accept(sampler, token, false);
     }
-    std::vector<llama_token_data> cur((size_t) s.n_vocab);
-    std::vector<llama_token>      chosen;
+    std::vector<llama_token> chosen;
     for (int left = std::stoi(args.plain[2]); left > 0; left--) {
-        const llama_token_data_array found = sample(sampler, logits, cur);
-        chosen.push_back(found.data[found.selected].id);
+        if (sampler) {
+            chosen.push_back(common_sampler_sample(sampler, s.ctx, -1));
+            common_sampler_accept(sampler, chosen.back(), true);
+        } else {
+            const float * logits = llama_get_logits_ith(s.ctx, -1);
+            chosen.push_back((llama_token) (std::max_element(logits, logits + s.n_vocab) - logits));
+        }
         if (left > 1) {
             if (args.flag("--keep")) {
                 shift(s.ctx, seq, (int) args.number("--keep", 0));
             }
-            logits = decode(s.ctx, { chosen.back() }, seq);
+            decode(s.ctx, { chosen.back() }, seq);
         }
     }
-    llama_sampler_free(sampler);
+    common_sampler_free(sampler);
     std::printf(
         "{\"tokens\": %s, \"known\": %s}\n", json(chosen).c_str(), json(known).c_str());
     return 0;

@@ -31,12 +31,17 @@
 struct arguments {
     std::vector<std::string>           plain;
     std::map<std::string, std::string> options;
+    std::vector<std::string>           after;  // the words after "--"
 
     // `flags` are the options without a value, beside those that all programs have.
     arguments(int argc, char ** argv, std::set<std::string> flags) {
         flags.insert({ "--repack", "--log", "--swa-full", "--kv-unified" });
         for (int i = 1; i < argc; i++) {
             const std::string arg = argv[i];
+            if (arg == "--") {
+                after.assign(argv + i + 1, argv + argc);
+                break;
+            }
             if (flags.count(arg)) {
                 options[arg] = "";
             } else if (arg.rfind("--", 0) == 0) {
@@ -145,6 +150,15 @@ inline void register_blas(const std::string & path) {
         throw std::runtime_error(dlerror());
     }
     ggml_backend_register(reinterpret_cast<ggml_backend_reg_t (*)()>(symbol)());
+}
+
+inline llama_model * load_vocab(const std::string & path) {
+    llama_log_set(log_errors, nullptr);
+    llama_backend_init();
+    llama_model_params params = llama_model_default_params();
+    params.vocab_only         = true;
+    llama_model * model       = llama_model_load_from_file(path.c_str(), params);
+    return model ? model : throw std::runtime_error("cannot load " + path);
 }
 
 // What a program changes of the parameters before they are used.

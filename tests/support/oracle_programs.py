@@ -165,12 +165,15 @@ class Oracle:
         ).stderr
 
     def samples(
-        self, logits: npt.NDArray[np.float32], scratch: Path, **options: object
-    ) -> list[Sampled]:
-        """The result of libllama's samplers for each row of `logits`."""
+        self, model: Path, logits: npt.NDArray[np.float32], scratch: Path, past: list[int],
+        words: list[object],
+    ) -> list[Sampled]:  # fmt: skip
+        """The result of llama.cpp's samplers for each row of `logits`, after `past` tokens. `words`
+        are options of its command line."""
         rows, out = scratch / "rows.bin", scratch / "samples.bin"
         logits.astype(np.float32).tofile(rows)
-        self.run("llama_sampler", logits.shape[1], rows, out, *command_line(options))
+        accept = ",".join(map(str, past))
+        self.run("llama_sampler", model, rows, out, "--accept", accept, "--", *words)
         data, found, at = np.fromfile(out, np.int32), [], 0
         while at < len(data):
             token, n = data[at], data[at + 1]
@@ -180,11 +183,13 @@ class Oracle:
         return found
 
     def generate(
-        self, model: Path, tokens: list[int], n: int, **options: object
-    ) -> tuple[list[int], list[int]]:
-        """The tokens that libllama generates after `tokens`, and the tokens in a loaded file."""
-        prompt = ",".join(map(str, tokens)) or "-"
-        done = self.run("llama_generate", model, prompt, n, *command_line(options))
+        self, model: Path, tokens: list[int], n: int, sampling: tuple[object, ...] = (),
+        **options: object,
+    ) -> tuple[list[int], list[int]]:  # fmt: skip
+        """The tokens that libllama generates after `tokens`, and the tokens in a loaded file.
+        `sampling` are options of llama.cpp's command line."""
+        prompt, after = ",".join(map(str, tokens)) or "-", ("--", *sampling)
+        done = self.run("llama_generate", model, prompt, n, *command_line(options), *after)
         answer = json.loads(done.stdout)
         return answer["tokens"], answer["known"]
 
