@@ -113,8 +113,8 @@ def _compile(
         done = subprocess.run(
             [tools.cxx, "-std=c++17", "-O2", "-w", "-fsanitize=integer-divide-by-zero",
              "-o", str(target), *map(str, parts), *(f"-I{folder}" for folder in folders),
-             f"-L{reference / 'lib'}", "-lllama-common", "-lllama", "-lggml", "-lggml-base", "-lpthread",
-             f"-Wl,-rpath,{origin}/../lib"],
+             f"-L{reference / 'lib'}", "-lllama-common", "-lllama", "-lggml", "-lggml-base",
+             "-lpthread", f"-Wl,-rpath,{origin}/../lib"],
             capture_output=True, text=True, check=False)  # fmt: skip
         if done.returncode:
             lines = [line for line in done.stderr.splitlines() if "error" in line] or [done.stderr]

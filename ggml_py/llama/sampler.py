@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
@@ -79,16 +80,16 @@ class Sampler(Sampling):
             return native.sample(logits)
 
     def accept(self, tokens: Iterable[int]) -> None:
-        """Counts `tokens`, those of a prompt, as past tokens, so penalties apply to them, too."""
+        """Counts the tokens of a prompt as past tokens, so penalties apply to them, too."""
         ids = [integer("token", token, 0, INT_MAX) for token in tokens]
-        if self.has_penalties:
+        if self._has_penalties:
             native = self._native
             with in_use(_SAMPLING, native):
                 native.accept(ids)
 
     def candidates(self, logits: Logits) -> tuple[npt.NDArray[np.int32], Logits]:
-        """The ids that the next call could draw, with their probabilities; with a grammar, those of
-        a second draw. Changes nothing."""
+        """Token ids with a chance at the next call, and their probabilities; with a grammar, after
+        a first choice that broke it. Changes nothing."""
         logits = self._biased(logits)
         if self._is_greedy:
             return np.array([likeliest(logits)], np.int32), np.ones(1, np.float32)
@@ -101,7 +102,7 @@ class Sampler(Sampling):
         self.__dict__.pop("_native", None)
 
     @property
-    def has_penalties(self) -> bool:
+    def _has_penalties(self) -> bool:
         """Whether past tokens become less likely, or more."""
         rates = self.frequency_penalty or self.presence_penalty or self.dry_multiplier
         return bool(self.repeat_penalty != 1.0 or rates) and not self.mirostat
@@ -110,7 +111,7 @@ class Sampler(Sampling):
     def _is_greedy(self) -> bool:
         """Whether the largest logit is taken, whatever was before."""
         draws = self.dynatemp_range or self.xtc_probability or self.typical_p < 1.0
-        others = self.has_penalties or self.grammar or self.mirostat
+        others = self._has_penalties or self.grammar or self.mirostat
         return bool(np.float32(self.temperature) == 0 and not draws and not others)
 
     @cached_property
@@ -147,7 +148,8 @@ class SamplerHandle(Handle):
     def __init__(self, library: Library, settings: Sampler) -> None:
         """Raises `ArgumentError` for a grammar that libllama does not parse."""
         self._library, self._settings, lib = library, settings, library.lib
-        self._past, self._kept = set[int](), np.zeros(0, _ROW)
+        self._past = deque[int](maxlen=max(settings.repeat_last_n, settings.dry_penalty_last_n))
+        self._kept = np.zeros(0, _ROW)
         tokenizer = settings.tokenizer
         vocab = NULL if tokenizer is None else tokenizer._ptr
         self._penalties = self._owned(_chain(lib, _penalties(library, settings, vocab)))
@@ -160,7 +162,7 @@ class SamplerHandle(Handle):
         logits = self._penalised(logits)
         token = self._draw(logits)
         if self._grammar is not None:
-            # As upstream: the grammar looks at all tokens only if the first choice breaks it.
+            # The grammar looks at all tokens only if the first choice breaks it, as upstream.
             alone = np.array([(token, 1.0, 0.0)], _ROW)
             if self._apply(self._grammar, alone)[0]["logit"][0] == -np.inf:
                 token = self._draw(self._fitting(logits))
@@ -172,7 +174,7 @@ class SamplerHandle(Handle):
         """Takes past tokens. The grammar does not see them."""
         for token in tokens:
             self._library.lib.llama_sampler_accept(self._penalties, token)
-            self._past.add(token)
+            self._past.append(token)
 
     def candidates(self, logits: Logits) -> tuple[npt.NDArray[np.int32], Logits]:
         """See `Sampler.candidates`."""
@@ -208,8 +210,8 @@ class SamplerHandle(Handle):
     def _penalised(self, logits: Logits) -> Logits:
         """The logits with penalties. Only past tokens are looked up: libllama looks up each token
         that it is given, in 80 ns."""
-        past = [token for token in self._past if token < logits.size]
-        if past and self._settings.has_penalties:
+        past = [token for token in set(self._past) if token < logits.size]
+        if past and self._settings._has_penalties:
             rows = np.zeros(len(past), _ROW)
             rows["id"], rows["logit"] = past, logits[past]
             logits = logits.copy()
@@ -224,7 +226,7 @@ class SamplerHandle(Handle):
         return fitting
 
     def _rows(self, logits: Logits) -> Rows:
-        """A row for each token. Raises `ModelError` for NaN and inf, by which nothing can sort."""
+        """A row for each token. Raises `ModelError` for NaN and inf, which no sort can order."""
         largest, temperature = logits[likeliest(logits)], np.float32(self._settings.temperature)
         if abs(float(largest)) > FLT_MAX * float(temperature) > 0:
             with np.errstate(over="ignore"):

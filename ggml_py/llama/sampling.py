@@ -81,14 +81,19 @@ class Sampling:
             if value != -inf:
                 _check_real(f"logit_bias[{token}]", value, -inf, inf)
         object.__setattr__(self, "logit_bias", bias)
-        for text in (self.grammar, *self.dry_sequence_breakers):
-            c_text("grammar or dry_sequence_breakers", text)
+        c_text("grammar", self.grammar)
+        if isinstance(self.dry_sequence_breakers, str):
+            raise TypeError(
+                f"dry_sequence_breakers={self.dry_sequence_breakers!r}: expected a list of texts"
+            )
+        for text in self.dry_sequence_breakers:
+            c_text("dry_sequence_breakers", text)
         if self.seed is None or integer("seed", self.seed, 0, _RANDOM_SEED) == _RANDOM_SEED:
             object.__setattr__(self, "seed", secrets.randbelow(_RANDOM_SEED))
 
 
 def _check_real(name: str, value: Any, least: float, most: float) -> None:
-    """Raises TypeError for what is no number, `ArgumentError` for one that no float holds."""
+    """Raises TypeError unless it is a number, `ArgumentError` for one outside the range."""
     if isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError(f"{name}: expected a number, got {describe(value)}")
     if not (least <= float(value) <= most and abs(float(value)) <= FLT_MAX):

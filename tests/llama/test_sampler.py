@@ -35,14 +35,14 @@ def logits_of(n_rows, n_vocab, scale=3.0):
 
 @pytest.fixture(scope="module")
 def vocab(model_file):
-    """A model with so many tokens."""
+    """The path of a model, given its number of tokens."""
     small = {"n_layer": 1, "n_embd": 32, "n_head": 2, "n_head_kv": 2, "n_ff": 32, "type": "f32"}
     return lambda n: model_file(LlamaSpec(n_vocab=n, **small))
 
 
 @pytest.fixture
 def sampler_of(vocab):
-    """A sampler whose tokenizer is there for the test."""
+    """A function that makes samplers, with tokenizers that the test closes."""
     opened = []
 
     def make(n_vocab, **options):
@@ -91,7 +91,7 @@ CHAINS = {
 
 
 def words(seed, chain):
-    """As options of llama.cpp, each by its last name."""
+    """Options of llama.cpp, each by its last name."""
     flags = {row.name: row.metadata["flags"][-1] for row in dataclasses.fields(Sampling)}
     found = ["--seed", seed]
     for name, value in chain.items():
@@ -126,7 +126,7 @@ def test_samples_are_llama_cpps(oracle, tmp_path, vocab, sampler_of, chain, n_vo
 
 
 def test_many_draws_are_llama_cpps(oracle, tmp_path, vocab):
-    """One seed, 3000 tokens in a row, with penalties for what was drawn."""
+    """One seed, 3000 tokens in a row, with penalties for earlier ones."""
     rows = logits_of(3000, 300)
     chain = {"temperature": 1.5, "repeat_penalty": 1.2, "repeat_last_n": 20}
     expected = oracle.samples(vocab(300), rows, tmp_path, [], words(0, chain))
@@ -266,7 +266,7 @@ def test_settings_stay_and_seeds_are_known():
 
 @programs
 def test_past_tokens():
-    """A window of the last n; prompts and what was sampled alike."""
+    """A window of the last n tokens, of the prompt and sampled."""
     row = np.array([1.0, 0.9, 0.8, 0.7], np.float32)
     sampler = Sampler(temperature=0.0, presence_penalty=1.0, repeat_last_n=2)
     assert [sampler(row) for _ in range(6)] == [0, 1, 2, 0, 1, 2]
@@ -352,6 +352,7 @@ def test_what_a_tokenizer_is_for(sampler_of, capfd):
         ({"grammar": "root ::= [a]"}, ArgumentError, "reads the vocabulary: give a tokenizer"),
         ({"dry_multiplier": 1.0}, ArgumentError, "dry_multiplier=1.0 reads the vocabulary"),
         ({"mirostat": 1}, ArgumentError, "mirostat=1 reads the vocabulary"),
+        ({"dry_sequence_breakers": "\n"}, TypeError, "expected a list of texts"),
         ({"tokenizer": "llama"}, TypeError, "tokenizer: expected a Tokenizer, got str 'llama'"),
     ],
 )

@@ -18,7 +18,7 @@
 
 namespace {
 
-// Evaluates tokens after those that the sequence has.
+// Appends tokens to a sequence.
 void decode(llama_context * ctx, const std::vector<llama_token> & tokens, int seq) {
     const int n_past = llama_memory_seq_pos_max(llama_get_memory(ctx), seq) + 1;
     evaluate(ctx, tokens, n_past, seq, false);

@@ -27,7 +27,7 @@ std::vector<float> read_logits(const std::string & path, size_t n_vocab) {
     return logits;
 }
 
-// One token of a row of logits, which is a past one from then on; `cur` becomes what was left.
+// Samples and accepts a token. Returns the candidates that were left, in the memory of `cur`.
 llama_token_data_array sample(
         llama_sampler * chain, const float * row, std::vector<llama_token_data> & cur) {
     for (size_t i = 0; i < cur.size(); i++) {
