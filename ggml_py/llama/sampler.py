@@ -41,9 +41,9 @@ class Sampler(Sampling):
     the attribute `seed` is the one in use. `grammar`, DRY and Mirostat 1 read a vocabulary: give a
     `tokenizer`, too, for example `model.tokenizer`.
 
-    libllama is built when it is first needed. `temperature` 0 does not need it, unless past tokens
-    or other settings matter; of equal logits it takes the lowest id. One thread uses a sampler at a
-    time: meanwhile, calls from others raise `BusyError`.
+    `temperature` 0 takes the likeliest token, of equal ones the one with the lowest id. Without
+    penalties and a grammar it needs no libllama, which is otherwise built on first use. One thread
+    uses a sampler at a time: meanwhile, calls from others raise `BusyError`.
 
     Raises `ArgumentError` and `TypeError` for invalid settings.
 
@@ -73,7 +73,7 @@ class Sampler(Sampling):
         Raises `ModelError` for logits without a finite largest one: NaN, inf, or all -inf.
         """
         logits = self._biased(logits)
-        if self._is_greedy:
+        if self._is_greedy and not self._has_penalties and not self.grammar:
             return likeliest(logits)
         native = self._native
         with in_use(_SAMPLING, native):
@@ -91,8 +91,6 @@ class Sampler(Sampling):
         """Token ids with a chance at the next call, and their probabilities; with a grammar, after
         a first choice that broke it. Changes nothing."""
         logits = self._biased(logits)
-        if self._is_greedy:
-            return np.array([likeliest(logits)], np.int32), np.ones(1, np.float32)
         native = self._native
         with in_use(_SAMPLING, native):
             return native.candidates(logits)
@@ -109,10 +107,9 @@ class Sampler(Sampling):
 
     @property
     def _is_greedy(self) -> bool:
-        """Whether the largest logit is taken, whatever was before."""
-        draws = self.dynatemp_range or self.xtc_probability or self.typical_p < 1.0
-        others = self._has_penalties or self.grammar or self.mirostat
-        return bool(np.float32(self.temperature) == 0 and not draws and not others)
+        """Whether the likeliest token is taken, whatever the random numbers."""
+        draws = self.dynatemp_range or self.xtc_probability or self.typical_p < 1.0 or self.mirostat
+        return bool(np.float32(self.temperature) == 0 and not draws)
 
     @cached_property
     def _native(self) -> SamplerHandle:
@@ -143,19 +140,24 @@ class SamplerHandle(Handle):
     """Owns libllama's samplers for some settings: a chain that chooses, which is its pointer, one
     for penalties, and a grammar. One call at a time uses it."""
 
-    __slots__ = ("_grammar", "_kept", "_library", "_past", "_penalties", "_settings")
+    __slots__ = (
+        "_grammar", "_is_greedy", "_kept", "_library", "_past", "_penalties", "_temperature",
+    )  # fmt: skip
 
     def __init__(self, library: Library, settings: Sampler) -> None:
         """Raises `ArgumentError` for a grammar that libllama does not parse."""
-        self._library, self._settings, lib = library, settings, library.lib
-        self._past = deque[int](maxlen=max(settings.repeat_last_n, settings.dry_penalty_last_n))
-        self._kept = np.zeros(0, _ROW)
-        tokenizer = settings.tokenizer
+        s, lib, tokenizer = settings, library.lib, settings.tokenizer
+        self._library, self._kept = library, np.zeros(0, _ROW)
+        self._past = deque[int](maxlen=max(s.repeat_last_n, s.dry_penalty_last_n))
+        self._is_greedy, self._temperature = s._is_greedy, np.float32(s.temperature)
         vocab = NULL if tokenizer is None else tokenizer._ptr
-        self._penalties = self._owned(_chain(lib, _penalties(library, settings, vocab)))
-        self._grammar = self._owned(self._parsed(vocab)) if settings.grammar else None
+        self._penalties = self._grammar = None
+        if s._has_penalties:
+            self._penalties = self._owned(_chain(lib, _penalties(library, s, vocab)))
+        if s.grammar:
+            self._grammar = self._owned(self._parsed(s.grammar, vocab))
         needs = () if tokenizer is None else (tokenizer._model,)
-        super().__init__(_chain(lib, _choice(lib, settings)), lib.llama_sampler_free, *needs)
+        super().__init__(_chain(lib, _choice(lib, s)), lib.llama_sampler_free, *needs)
 
     def sample(self, logits: Logits) -> int:
         """A drawn token, which is then a past one."""
@@ -172,25 +174,27 @@ class SamplerHandle(Handle):
 
     def accept(self, tokens: Iterable[int]) -> None:
         """Takes past tokens. The grammar does not see them."""
-        for token in tokens:
-            self._library.lib.llama_sampler_accept(self._penalties, token)
-            self._past.append(token)
+        if self._penalties is not None:
+            for token in tokens:
+                self._library.lib.llama_sampler_accept(self._penalties, token)
+                self._past.append(token)
 
     def candidates(self, logits: Logits) -> tuple[npt.NDArray[np.int32], Logits]:
         """See `Sampler.candidates`."""
-        rows = self._rows(self._fitting(self._penalised(logits)))
+        logits = self._fitting(self._penalised(logits))
+        if self._is_greedy:
+            return np.array([likeliest(logits)], np.int32), np.ones(1, np.float32)
         clone = self._owned(self._library.lib.llama_sampler_clone(self.ptr))
-        rows = self._apply(clone, rows)[0]
+        rows = self._apply(clone, self._rows(logits))[0]
         rows = rows[rows["p"] > 0]
         return rows["id"].copy(), rows["p"].copy()
 
     def _owned(self, ptr: Any) -> Any:
         return self._library.ffi.gc(ptr, self._library.lib.llama_sampler_free)
 
-    def _parsed(self, vocab: Any) -> Any:
+    def _parsed(self, grammar: str, vocab: Any) -> Any:
         mark = _log.mark()
-        text = self._settings.grammar.encode()
-        ptr = self._library.lib.llama_sampler_init_grammar(vocab, text, b"root")
+        ptr = self._library.lib.llama_sampler_init_grammar(vocab, grammar.encode(), b"root")
         if ptr == NULL:
             raise ArgumentError(
                 f"grammar: llama.cpp does not take it: {'; '.join(_log.since(mark))} (it may have "
@@ -199,11 +203,13 @@ class SamplerHandle(Handle):
         return ptr
 
     def _draw(self, logits: Logits) -> int:
+        if self._is_greedy:
+            return likeliest(logits)
         rows, place = self._apply(self.ptr, self._rows(logits))
         if not isfinite(rows[place]["logit"]) or isnan(rows[place]["p"]):
             raise ModelError(
-                f"the logits overflow at temperature={self._settings.temperature}: 0 takes the "
-                "likeliest token"
+                f"the logits overflow at temperature={self._temperature}: 0 takes the likeliest "
+                "token"
             )
         return int(rows[place]["id"])
 
@@ -211,7 +217,7 @@ class SamplerHandle(Handle):
         """The logits with penalties. Only past tokens are looked up: libllama looks up each token
         that it is given, in 80 ns."""
         past = [token for token in set(self._past) if token < logits.size]
-        if past and self._settings._has_penalties:
+        if past:
             rows = np.zeros(len(past), _ROW)
             rows["id"], rows["logit"] = past, logits[past]
             logits = logits.copy()
@@ -227,8 +233,8 @@ class SamplerHandle(Handle):
 
     def _rows(self, logits: Logits) -> Rows:
         """A row for each token. Raises `ModelError` for NaN and inf, which no sort can order."""
-        largest, temperature = logits[likeliest(logits)], np.float32(self._settings.temperature)
-        if abs(float(largest)) > FLT_MAX * float(temperature) > 0:
+        largest = logits[likeliest(logits)]
+        if abs(float(largest)) > FLT_MAX * float(self._temperature) > 0:
             with np.errstate(over="ignore"):
                 logits = logits - largest  # the quotients would overflow
         if len(self._kept) != len(logits):
