@@ -150,7 +150,9 @@ class SamplerHandle(Handle):
         self._library, self._kept = library, np.zeros(0, _ROW)
         self._past = deque[int](maxlen=max(s.repeat_last_n, s.dry_penalty_last_n))
         self._is_greedy, self._temperature = s._is_greedy, np.float32(s.temperature)
-        vocab = NULL if tokenizer is None else tokenizer._ptr
+        # Its pointer keeps the model until it knows this child, whoever closes it meanwhile.
+        model = None if tokenizer is None else tokenizer._model.ptr
+        vocab = NULL if model is None else lib.llama_model_get_vocab(model)
         self._penalties = self._grammar = None
         if s._has_penalties:
             self._penalties = self._owned(_chain(lib, _penalties(library, s, vocab)))
