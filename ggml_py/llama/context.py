@@ -8,19 +8,21 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .. import log as _log
 from ..boundary.callback import Callback, raise_instead, raise_taken
 from ..boundary.ffi import NULL, ffi
 from ..boundary.ffi import lib as ggml
 from ..boundary.handle import COMPUTING, in_use
 from ..errors import ComputeError, ModelError
 from ..scheduler.borrowed import BorrowedScheduler
+from .batch_checks import CheckedBatch
 from .library import Library
 from .native import ContextHandle, LlamaHandle
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-_NO_ROOM, _ABORTED = 1, 2  # results of llama_decode
+_NO_ROOM, _ABORTED, _INVALID = 1, 2, -1  # results of llama_decode
 
 
 class LlamaContext:
@@ -34,7 +36,7 @@ class LlamaContext:
         keeps_rows: bool = False,
     ) -> None:
         """With `keeps_rows` its graphs have logits for every token, whatever is asked for."""
-        self._library = library
+        self.lib, self.ffi = library.lib, library.ffi
         self._model = model
         self.context = context
         lib = library.lib
@@ -45,8 +47,15 @@ class LlamaContext:
         state = library.ffi.new("struct gpl_context_state *")
         lib.gpl_read_state(context.ptr, state)
         self._n_outputs = min(int(lib.llama_n_ubatch(context.ptr)), int(state.n_outputs_max))
-        self.has_memory = lib.llama_get_memory(context.ptr) != NULL
+        memory = lib.llama_get_memory(context.ptr)
+        self.memory = None if memory == NULL else memory  # a llama_memory_t
+        self.moved = False  # whether keys are still to be rotated to other positions
         self.has_encoder = bool(lib.llama_model_has_encoder(model.ptr))
+
+    @property
+    def ptr(self) -> Any:
+        """The llama_context."""
+        return self.context.ptr
 
     @property
     def scheduler(self) -> BorrowedScheduler:
@@ -55,17 +64,19 @@ class LlamaContext:
 
     def n_past(self, seq: int) -> int:
         """The next position of a sequence. C: llama_memory_seq_pos_max"""
-        lib = self._library.lib
-        memory = lib.llama_get_memory(self.context.ptr)
-        return 0 if memory == NULL else int(lib.llama_memory_seq_pos_max(memory, seq)) + 1
+        memory = self.memory
+        return 0 if memory is None else int(self.lib.llama_memory_seq_pos_max(memory, seq)) + 1
+
+    def state_size(self, seq: int) -> int:
+        """Bytes of a sequence's state. C: llama_state_seq_get_size"""
+        return int(self.lib.llama_state_seq_get_size(self.ptr, seq))
 
     def reset(self) -> None:
         """Empties all sequences. C: llama_memory_clear"""
-        lib = self._library.lib
         with in_use("being emptied", self.context):
-            memory = lib.llama_get_memory(self.context.ptr)
-            if memory != NULL:
-                lib.llama_memory_clear(memory, True)
+            if self.memory is not None:
+                self.lib.llama_memory_clear(self.memory, True)
+            self.moved = False
 
     def eval(
         self, tokens: Sequence[int], all_logits: bool, seq: int, watching: Callback | None
@@ -104,7 +115,7 @@ class LlamaContext:
             batch, made = self._one
             made.token[0], made.pos[0], made.seq_id[0][0] = token, start, seq
             try:
-                self._check(self._library.lib.llama_decode(self.context.ptr, batch), 1)
+                self._check(self.lib.llama_decode(self.context.ptr, batch), 1)
                 rows = self._logits(1, False, True)[0]
             except BaseException:
                 self._forget(seq, start)
@@ -123,7 +134,7 @@ class LlamaContext:
 
     def _check_outputs(self, n: int) -> None:
         """Raises `ModelError` if one graph has no room for the outputs of `n` tokens."""
-        n_ubatch = int(self._library.lib.llama_n_ubatch(self.context.ptr))
+        n_ubatch = int(self.lib.llama_n_ubatch(self.context.ptr))
         if min(n, n_ubatch) > self._n_outputs:
             raise ModelError(
                 f"this context has room for the outputs of {self._n_outputs} tokens, and "
@@ -145,17 +156,41 @@ class LlamaContext:
     def _forget(self, seq: int, start: int) -> None:
         """Removes the tokens of an evaluation that failed. A recurrent state cannot go back to
         where it was: that sequence is emptied."""
-        lib = self._library.lib
-        memory = lib.llama_get_memory(self.context.ptr)
-        if memory != NULL and not lib.llama_memory_seq_rm(memory, seq, start, -1):
+        lib, memory = self.lib, self.memory
+        if memory is not None and not lib.llama_memory_seq_rm(memory, seq, start, -1):
             lib.llama_memory_seq_rm(memory, seq, -1, -1)
+
+    def decode(self, batch: CheckedBatch) -> npt.NDArray[np.float32]:
+        """The logits [n_outputs, n_vocab] of a batch, in its order."""
+        made, n = self.ffi, len(batch.token)
+        wanted = np.array(batch.output, bool)
+        output = np.ones(n, np.int8) if self._keeps_rows else wanted.astype(np.int8)
+        self._check_outputs(int(output.sum()))
+        ids, pos = np.array(batch.token, np.int32), np.array(batch.pos, np.int32)
+        counts = np.array([len(seqs) for seqs in batch.seqs], np.int32)
+        lists = [made.new("llama_seq_id[]", seqs) for seqs in batch.seqs]
+        sequences = made.new("llama_seq_id *[]", lists)  # kept, as the arrays are
+        native = self._batch_of(ids, pos, counts, sequences, output)
+        with self.context.using(COMPUTING):
+            before = {seq: self.n_past(seq) for seqs in batch.seqs for seq in seqs}
+            mark = _log.mark()
+            try:
+                self._check(self.lib.llama_decode(self.ptr, native[0]), n, mark)
+                rows = self._logits(int(output.sum()), True, True)[0] if output.any() else None
+            except BaseException:
+                for seq, start in before.items():
+                    self._forget(seq, start)
+                raise
+        if rows is None:
+            return np.empty((0, self.n_vocab), np.float32)
+        return rows[wanted] if self._keeps_rows else rows
 
     def encode(self, tokens: Sequence[int]) -> None:
         """Gives the encoder of a model that has one its tokens. C: llama_encode"""
         ids = self._ids(tokens)
         with self.context.using(COMPUTING):
             batch = self._batch(ids, 0, 0, np.ones(len(ids), np.int8))
-            self._check(self._library.lib.llama_encode(self.context.ptr, batch), len(ids))
+            self._check(self.lib.llama_encode(self.context.ptr, batch), len(ids))
 
     def _batch(self, ids: Any, pos: int, seq: int, output: Any) -> Any:
         """A llama_batch of tokens. It is kept until the next one is made."""
@@ -164,19 +199,24 @@ class LlamaContext:
 
     def _kept_batch(self, ids: Any, pos: int, seq: int, output: Any) -> tuple[Any, Any]:
         """The memory that the batch points to, and the batch."""
-        made = self._library.ffi
-        n = len(ids)
-        batch = made.new("struct llama_batch *")
+        made, n = self.ffi, len(ids)
         places, counts = np.arange(pos, pos + n, dtype=np.int32), np.ones(n, np.int32)
         one = made.new("llama_seq_id[1]", [seq])
         sequences = made.new("llama_seq_id *[]", [one] * n)
-        batch.n_tokens = n
+        batch = self._batch_of(ids, places, counts, sequences, output)
+        return (ids, places, counts, output, one, sequences), batch
+
+    def _batch_of(self, ids: Any, pos: Any, counts: Any, sequences: Any, output: Any) -> Any:
+        """A llama_batch of arrays, which it points to."""
+        made = self.ffi
+        batch = made.new("struct llama_batch *")
+        batch.n_tokens = len(ids)
         batch.token = made.cast("llama_token *", ffi.from_buffer(ids))
-        batch.pos = made.cast("llama_pos *", ffi.from_buffer(places))
+        batch.pos = made.cast("llama_pos *", ffi.from_buffer(pos))
         batch.n_seq_id = made.cast("int32_t *", ffi.from_buffer(counts))
         batch.seq_id = sequences
         batch.logits = made.cast("int8_t *", ffi.from_buffer(output))
-        return (ids, places, counts, output, one, sequences), batch
+        return batch
 
     def _decode(
         self, ids: Any, pos: int, seq: int, all_logits: bool, last: bool, watching: Callback | None
@@ -185,9 +225,7 @@ class LlamaContext:
         output[-1] |= last
         ids = np.ascontiguousarray(ids)
         try:
-            status = self._library.lib.llama_decode(
-                self.context.ptr, self._batch(ids, pos, seq, output)
-            )
+            status = self.lib.llama_decode(self.context.ptr, self._batch(ids, pos, seq, output))
             if watching is not None:
                 raise_taken([watching])
         except BaseException as error:
@@ -196,20 +234,28 @@ class LlamaContext:
             raise
         self._check(status, len(ids))
 
-    def _check(self, status: int, n: int) -> None:
+    def _check(self, status: int, n: int, mark: int | None = None) -> None:
+        """Raises for the status of a decode; `mark` is where its log begins."""
+        if status == 0:
+            self.moved = False
+            return
+        said = "; ".join(_log.since(mark)) if mark is not None else ""
+        if "coupled sequences" in said:
+            raise ModelError("a token of several sequences: load with kv_unified=True (-kvu)")
         if status == _NO_ROOM:
             raise ModelError(
                 f"the context has no room for {n} more tokens: load with a larger n_ctx (-c), or "
-                "reset()"
+                "remove some (reset, seq_rm)"
             )
         if status == _ABORTED:
             raise ComputeError("the evaluation was stopped")
-        if status:
-            raise ComputeError(f"llama.cpp could not evaluate {n} tokens (llama_decode: {status})")
+        if said and status == _INVALID:
+            raise ModelError(f"llama.cpp does not take this batch: {said}")
+        raise ComputeError(f"llama.cpp could not evaluate {n} tokens (llama_decode: {status})")
 
     def _logits(self, n: int, all_logits: bool, last: bool) -> list[npt.NDArray[np.float32]]:
         """Copies of the rows that were asked for."""
-        lib, made = self._library.lib, self._library.ffi
+        lib, made = self.lib, self.ffi
         lib.llama_synchronize(self.context.ptr)
         if not all_logits and not last:
             return []
@@ -225,7 +271,7 @@ class LlamaContext:
     def embed(self, tokens: Sequence[int]) -> npt.NDArray[np.float32]:
         """The model's embedding of a text, [n_embd], in an empty context: pooled as the model says,
         otherwise one row per token, [n_tokens, n_embd]. C: llama_get_embeddings_seq"""
-        lib, made = self._library.lib, self._library.ffi
+        lib, made = self.lib, self.ffi
         ids = self._ids(tokens)
         self._check_outputs(len(ids))
         self.reset()
@@ -246,7 +292,7 @@ class LlamaContext:
                 lib.llama_set_embeddings(self.context.ptr, False)
 
     def _watch(self, watching: Callback | None) -> None:
-        made, lib = self._library.ffi, self._library.lib
+        made, lib = self.ffi, self.lib
         if watching is None:
             lib.gpl_set_eval_callback(self.context.ptr, NULL, NULL)
             return

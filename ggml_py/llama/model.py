@@ -33,6 +33,7 @@ from .params import Params
 from .plans import Look, build, plan_of, reserved_plan_of
 from .provenance import made_for, model_made, with_fit
 from .room import rooms
+from .sequences import SequenceCalls
 from .shapes import check_shape
 from .tokenizer import Tokenizer
 from .watching import Looking, Watching
@@ -50,7 +51,7 @@ _ONLY_READ = "this graph is libllama's, without weights: it can be read and plan
 log = logging.getLogger("ggml_py")
 
 
-class LlamaModel:
+class LlamaModel(SequenceCalls):
     """A model that libllama has loaded. Made by `open`; `with` closes it.
 
     Plans need the header only. The first evaluation loads the model once more, with its weights.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..llama.sampler import Sampler as Sampler
 from .archs import ARCHS as ARCHS
-from .cache.batch import Batch as Batch
+from ..llama.batch import Batch as Batch
 from .file.hparams import HParams as HParams
 from .generation import Interrupted as Interrupted
 from .loading import load as load

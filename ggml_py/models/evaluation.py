@@ -13,10 +13,10 @@ from ..boundary.arguments import describe, integer
 from ..boundary.ffi import lib
 from ..errors import ClosedError, ModelError
 from ..llama.likeliest import likeliest
+from ..llama.batch import POS_MAX, Batch
+from ..llama.batch_checks import check_seq, checked
 from ..llama.watching import array_of
 from .alone import CHANGING, COMPUTING, Alone, alone
-from .cache.batch import POS_MAX, Batch
-from .cache.checks import check_seq, checked
 from .cache.memory import Memory
 from .cache.ubatch import Tokens, Ubatch, in_order
 from .file.hparams import HParams
@@ -204,7 +204,16 @@ class Evaluation(Alone):
                 f"a batch of {len(batch)} tokens: expected at most {self.n_batch} (n_batch)"
             )
         hp = self.hparams
-        return self._decode(checked(batch, self._memory, hp.n_vocab, hp.n_positions), True)
+        found = checked(batch, self._memory, hp.n_vocab, hp.n_positions)
+        tokens = Tokens(
+            np.array(found.token, np.int32),
+            np.array(found.pos, np.int32),
+            # Upstream keeps a token's sequences in an unordered set, which returns them last first.
+            # The order matters if the sequences do not have the same cells.
+            [seqs[::-1] for seqs in found.seqs],
+            np.array(found.output, np.bool_),
+        )
+        return self._decode(tokens, True)
 
     def _decode(self, tokens: Tokens, copy: bool) -> npt.NDArray[np.float32]:
         """The logits of a checked batch, evaluated n_batch tokens at a time."""

@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 
 from ggml_py import ModelError
-from ggml_py.models import Batch, Model
+from ggml_py.llama import LlamaModel
+from ggml_py.models import Batch
 
 from .arch_files import load
-from .oracle_programs import Cells, Oracle
+from .oracle_programs import Oracle
 
 Command = tuple[Any, ...]  # ("decode", token, …) or the name of a method and its arguments
-Walk = Callable[[Model], Iterable[Command]]
+Walk = Callable[[LlamaModel], Iterable[Command]]
 
 
 def t(token: int, seq: int | Sequence[int] = 0, logits: bool = True, pos: int | None = None):
@@ -48,7 +49,7 @@ def _line(command: Command) -> str:
     return " ".join(["decode", *tokens])
 
 
-def execute(model: Model, command: Command):
+def execute(model: LlamaModel, command: Command):
     """The logits of a "decode"; None for other commands, and if it was refused."""
     name, *arguments = command
     try:
@@ -69,7 +70,8 @@ def agree(
     """The bar: the same logits in every bit, the same positions, the same refusals. `commands` may
     be a function of the model. `nodes` is a file for libllama's nodes. Returns the commands."""
     done: list[tuple[Command, Any, list[list[int]]]] = []
-    with load(path, **{k: v for k, v in options.items() if k != "nodes"}) as model:
+    asked = {k: v for k, v in options.items() if k != "nodes"}
+    with load(path, **asked, graphs="libllama") as model:
         for command in commands(model) if callable(commands) else commands:
             rows = execute(model, command)
             seqs = range(model.n_seq_max)
@@ -90,43 +92,6 @@ def agree(
     return [command for command, _rows, _positions in done]
 
 
-def same_cells(oracle: Oracle, path: Path, walk: Walk, scratch: Path, **options: Any) -> int:
-    """Checks that the same cells have the same sequences and positions before each "decode".
-    Returns how many used cells were compared."""
-    done, ours = [], []
-    with load(path, **options) as model:
-        for command in walk(model):
-            done.append(command)
-            if command[0] == "decode":
-                ours.append(_cells_of(model))
-            execute(model, command)
-    theirs = oracle.cells(path, "\n".join(map(_line, done)), scratch, **options)
-    pairs = [
-        (mine[key], cells)
-        for mine, found in zip(ours, theirs, strict=True)
-        for key, cells in found.items()
-    ]
-    for mine, cells in pairs:
-        assert mine == cells
-    return sum(cells.n_used for _mine, cells in pairs)
-
-
-def _cells_of(model: Model) -> dict[tuple[int, int], Cells]:
-    found = {}
-    for cache in model._memory.caches:
-        for i, cells in enumerate(cache.cells.streams):
-            counts, first = cells.has.sum(0).tolist(), cells.has.argmax(0).tolist()
-            unified = cache.cells.n_stream == 1
-            names = [
-                "." if n == 0 else "M" if n > 1 else str(seq if unified else i)
-                for n, seq in zip(counts, first, strict=True)
-            ]
-            found[cells.n_swa, i] = Cells(
-                i, cells.n_used, cells.head, cells.n_swa, "".join(names), cells.pos.tolist()
-            )
-    return found
-
-
 class Random:
     """A random walk: tokens of some sequences, then an operation on the sequences, and so on."""
 
@@ -136,18 +101,18 @@ class Random:
         self.unified = unified
         self.shifts = shifts
 
-    def __call__(self, model: Model) -> Iterator[Command]:
+    def __call__(self, model: LlamaModel) -> Iterator[Command]:
         for _ in range(self.n_steps):
             before = [model.seq_pos_max(s) for s in range(model.n_seq_max)]
             command = self.decode(model)
             yield command
             refused = before == [model.seq_pos_max(s) for s in range(model.n_seq_max)]
-            if refused and model.hparams.swa is not None:
+            if refused and any("sliding_window" in key for key in model.metadata):
                 return  # libllama's windows have then lost some tokens
             if self.rng.random() < 0.6:
                 yield from self.change(model)
 
-    def decode(self, model: Model) -> Command:
+    def decode(self, model: LlamaModel) -> Command:
         rng, seqs = self.rng, list(range(model.n_seq_max))
         chosen = rng.sample(seqs, rng.randint(1, len(seqs)))
         parts = [
@@ -171,7 +136,7 @@ class Random:
     def length(self) -> int:
         return self.rng.choice([1, 1, 1, 2, 5, 9, 24, 60])
 
-    def change(self, model: Model) -> Iterator[Command]:
+    def change(self, model: LlamaModel) -> Iterator[Command]:
         rng = self.rng
         seq = rng.randrange(model.n_seq_max)
         end = model.seq_pos_max(seq) + 1
@@ -206,5 +171,5 @@ class Random:
             yield "seq_div", seq, p0, p1, rng.randint(1, 3)
 
 
-def span(model: Model, seq: int) -> tuple[int, int]:
+def span(model: LlamaModel, seq: int) -> tuple[int, int]:
     return model.seq_pos_min(seq), model.seq_pos_max(seq)

@@ -2,15 +2,39 @@
 
 from __future__ import annotations
 
-import numpy as np
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
 
-from ...errors import ModelError
+from ..errors import ModelError
 from .batch import POS_MAX, Batch
-from .memory import Memory
-from .ubatch import Tokens
+
+Seqs = tuple[int, ...]  # the sequences of a token, which sees the past of the first
 
 
-def checked(batch: Batch, memory: Memory, n_vocab: int, n_positions: int) -> Tokens:
+class Sequences(Protocol):
+    """What is asked of the sequences that a batch is added to."""
+
+    @property
+    def n_seq_max(self) -> int:
+        """How many sequences there are."""
+
+    def seq_pos_min(self, seq: int) -> int:
+        """The lowest position of a sequence, -1 if it is empty."""
+
+    def seq_pos_max(self, seq: int) -> int:
+        """The highest position of a sequence, -1 if it is empty."""
+
+
+class CheckedBatch(NamedTuple):
+    """A batch that was checked, with all positions."""
+
+    token: Sequence[int]
+    pos: Sequence[int]
+    seqs: Sequence[Seqs]
+    output: Sequence[bool]  # whose logits are wanted
+
+
+def checked(batch: Batch, memory: Sequences, n_vocab: int, n_positions: int) -> CheckedBatch:
     """The tokens of a valid batch, with the missing positions filled in. Raises `ModelError` for
     tokens and sequences that do not exist, and for positions that do not follow each other."""
     if not len(batch):
@@ -27,17 +51,10 @@ def checked(batch: Batch, memory: Memory, n_vocab: int, n_positions: int) -> Tok
     pos = _positions(batch, memory)
     _check_positions(batch, pos, memory, n_positions)
     _check_coupled(batch, memory)
-    return Tokens(
-        np.array(batch.token, np.int32),
-        np.array(pos, np.int32),
-        # Upstream keeps a token's sequences in an unordered set, which returns them last first.
-        # The order matters if the sequences do not have the same cells.
-        [seqs[::-1] for seqs in batch.seq],
-        np.array(batch.logits, np.bool_),
-    )
+    return CheckedBatch(tuple(batch.token), pos, tuple(batch.seq), tuple(batch.logits))
 
 
-def check_seq(seq: int, memory: Memory, where: str = "") -> None:
+def check_seq(seq: int, memory: Sequences, where: str = "") -> None:
     """Raises `ModelError` for a sequence that does not exist."""
     if not 0 <= seq < memory.n_seq_max:
         raise ModelError(
@@ -46,7 +63,7 @@ def check_seq(seq: int, memory: Memory, where: str = "") -> None:
         )
 
 
-def _positions(batch: Batch, memory: Memory) -> list[int]:
+def _positions(batch: Batch, memory: Sequences) -> list[int]:
     after: dict[int, int] = {}  # the last token so far, by sequence
     out = []
     for pos, seqs in zip(batch.pos, batch.seq, strict=True):
@@ -60,7 +77,7 @@ def _positions(batch: Batch, memory: Memory) -> list[int]:
     return out
 
 
-def _check_positions(batch: Batch, pos: list[int], memory: Memory, n_positions: int) -> None:
+def _check_positions(batch: Batch, pos: list[int], memory: Sequences, n_positions: int) -> None:
     """Checks that each sequence's positions continue where it ends, without gaps. A position may
     come twice."""
     before: dict[int, int] = {}
@@ -85,7 +102,7 @@ def _check_positions(batch: Batch, pos: list[int], memory: Memory, n_positions: 
             )
 
 
-def _check_coupled(batch: Batch, memory: Memory) -> None:
+def _check_coupled(batch: Batch, memory: Sequences) -> None:
     """Checks that sequences which share a token continue from the same position."""
     for seqs in dict.fromkeys(batch.seq):
         for seq in seqs[1:]:
@@ -97,5 +114,5 @@ def _check_coupled(batch: Batch, memory: Memory) -> None:
                 )
 
 
-def _span(memory: Memory, seq: int) -> tuple[int, int]:
+def _span(memory: Sequences, seq: int) -> tuple[int, int]:
     return memory.seq_pos_min(seq), memory.seq_pos_max(seq)

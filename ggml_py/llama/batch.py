@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ...boundary.arguments import describe, integer
-from ...errors import ModelError
+from ..boundary.arguments import describe, integer
+from ..errors import ModelError
 
 POS_MAX = (1 << 31) - 1  # llama_pos is an int32_t
 
