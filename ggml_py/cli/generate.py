@@ -114,6 +114,8 @@ def command(
     given = given_sampling(options)
     if (prompt is None) == (tokens is None):  # before the weights are read
         raise click.UsageError("expected a prompt: either -p TEXT or --tokens 1,2,3")
+    if context_shift and options["graphs"] == "auto":  # ours cannot move positions
+        options["graphs"] = "libllama"
     with read_model(quiet=as_json, **options) as model:
         given_prompt = prompt_of(model, prompt, tokens, chat, system_prompt)
         tokens, eog = given_prompt.tokens, model.eog_tokens
@@ -123,7 +125,9 @@ def command(
             forever = context_shift and n == -1
             n = sys.maxsize if forever else max(0, model.n_ctx_seq - len(tokens) + 1)
         start = time.perf_counter()
-        how = {"stop": eog, "context_shift": context_shift, "n_keep": n_keep}
+        how: dict[str, Any] = {"stop": eog}
+        if context_shift:
+            how |= {"context_shift": True, "n_keep": n_keep}
         stream = _stream(model, tokens, n, sampler, wants_bar=not as_json, **how)
         decodes: list[Decode] = []
         text_ends = eog if prompt is not None else ()  # they have no text to print

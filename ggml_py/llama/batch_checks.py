@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import numpy as np
 
 from ..errors import ModelError
 from .batch import POS_MAX, Batch
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 Seqs = tuple[int, ...]  # the sequences of a token, which sees the past of the first
 
@@ -52,6 +58,23 @@ def checked(batch: Batch, memory: Sequences, n_vocab: int, n_positions: int) -> 
     _check_positions(batch, pos, memory, n_positions)
     _check_coupled(batch, memory)
     return CheckedBatch(tuple(batch.token), pos, tuple(batch.seq), tuple(batch.logits))
+
+
+def checked_tokens(tokens: Any, n_vocab: int) -> npt.NDArray[np.int32]:
+    """Token ids as an array. Raises `ModelError` for none, and for ids outside the vocabulary."""
+    try:
+        ids = np.asarray(tokens)
+    except ValueError:  # lists of different lengths
+        ids = np.empty((0, 0))
+    huge = ids.dtype == object and all(type(i) is int for i in ids.flat)
+    if ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu" and not huge):
+        raise ModelError(f"tokens {reprlib.repr(tokens)}: expected a list of token ids (int)")
+    if not ids.size:
+        raise ModelError("no tokens: give at least one token id")
+    if ids.min() < 0 or ids.max() >= n_vocab:
+        bad = ids[(ids < 0) | (ids >= n_vocab)]
+        raise ModelError(f"token {bad[0]} is not in the vocabulary: ids are 0 to {n_vocab - 1}")
+    return np.ascontiguousarray(ids, np.int32)
 
 
 def check_seq(seq: int, memory: Sequences, where: str = "") -> None:

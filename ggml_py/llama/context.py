@@ -15,7 +15,7 @@ from ..boundary.ffi import lib as ggml
 from ..boundary.handle import COMPUTING, in_use
 from ..errors import ComputeError, ModelError
 from ..scheduler.borrowed import BorrowedScheduler
-from .batch_checks import CheckedBatch
+from .batch_checks import CheckedBatch, checked_tokens
 from .library import Library
 from .native import ContextHandle, LlamaHandle
 
@@ -50,6 +50,7 @@ class LlamaContext:
         memory = lib.llama_get_memory(context.ptr)
         self.memory = None if memory == NULL else memory  # a llama_memory_t
         self.moved = False  # whether keys are still to be rotated to other positions
+        self.has_gaps = False  # whether sequences may have fewer tokens than their last position
         self.has_encoder = bool(lib.llama_model_has_encoder(model.ptr))
 
     @property
@@ -76,15 +77,17 @@ class LlamaContext:
         with in_use("being emptied", self.context):
             if self.memory is not None:
                 self.lib.llama_memory_clear(self.memory, True)
-            self.moved = False
+            self.moved = self.has_gaps = False
 
     def eval(
         self, tokens: Sequence[int], all_logits: bool, seq: int, watching: Callback | None
     ) -> npt.NDArray[np.float32]:
         """The logits [n_vocab] after the last token, or [n_tokens, n_vocab]."""
-        if watching is None and len(tokens) == 1 and type(tokens[0]) is int:
-            return self._step(tokens[0], seq, all_logits)
-        ids, rows = self._ids(tokens), []
+        # Decoding: numpy's work for a single token takes longer than everything else here.
+        token = tokens[0] if type(tokens) is list and len(tokens) == 1 else None
+        if watching is None and type(token) is int and 0 <= token < self.n_vocab:
+            return self._step(token, seq, all_logits)
+        ids, rows = checked_tokens(tokens, self.n_vocab), []
         every = all_logits or self._keeps_rows
         if every:
             self._check_outputs(len(ids))
@@ -108,8 +111,6 @@ class LlamaContext:
 
     def _step(self, token: int, seq: int, all_logits: bool) -> npt.NDArray[np.float32]:
         """`eval` of one token: without arrays, as it is what a generation consists of."""
-        if not 0 <= token < self.n_vocab:
-            raise self._no_token(token)
         with self.context.using(COMPUTING):
             start = self.n_past(seq)
             batch, made = self._one
@@ -128,10 +129,6 @@ class LlamaContext:
         self._one_kept, batch = self._kept_batch(np.zeros(1, np.int32), 0, 0, np.ones(1, np.int8))
         return batch[0], batch
 
-    def _no_token(self, token: int) -> ModelError:
-        most = self.n_vocab - 1
-        return ModelError(f"token {token}: expected 0 to {most}, the vocabulary's ids")
-
     def _check_outputs(self, n: int) -> None:
         """Raises `ModelError` if one graph has no room for the outputs of `n` tokens."""
         n_ubatch = int(self.lib.llama_n_ubatch(self.context.ptr))
@@ -140,18 +137,6 @@ class LlamaContext:
                 f"this context has room for the outputs of {self._n_outputs} tokens, and "
                 f"{min(n, n_ubatch)} are needed: load with a larger n_outputs_max"
             )
-
-    def _ids(self, tokens: Sequence[int]) -> npt.NDArray[np.int32]:
-        """The tokens, checked."""
-        given = np.asarray(tokens)
-        if not given.size:
-            raise ModelError("no tokens: expected at least one")
-        if given.dtype.kind not in "iu":
-            raise TypeError(f"tokens: expected whole numbers, got {given.dtype}")
-        bad = given[(given < 0) | (given >= self.n_vocab)]
-        if bad.size:
-            raise self._no_token(bad.flat[0])
-        return np.ascontiguousarray(given.reshape(-1), np.int32)
 
     def _forget(self, seq: int, start: int) -> None:
         """Removes the tokens of an evaluation that failed. A recurrent state cannot go back to
@@ -187,7 +172,7 @@ class LlamaContext:
 
     def encode(self, tokens: Sequence[int]) -> None:
         """Gives the encoder of a model that has one its tokens. C: llama_encode"""
-        ids = self._ids(tokens)
+        ids = checked_tokens(tokens, self.n_vocab)
         with self.context.using(COMPUTING):
             batch = self._batch(ids, 0, 0, np.ones(len(ids), np.int8))
             self._check(self.lib.llama_encode(self.context.ptr, batch), len(ids))
@@ -272,7 +257,7 @@ class LlamaContext:
         """The model's embedding of a text, [n_embd], in an empty context: pooled as the model says,
         otherwise one row per token, [n_tokens, n_embd]. C: llama_get_embeddings_seq"""
         lib, made = self.lib, self.ffi
-        ids = self._ids(tokens)
+        ids = checked_tokens(tokens, self.n_vocab)
         self._check_outputs(len(ids))
         self.reset()
         with self.context.using(COMPUTING):

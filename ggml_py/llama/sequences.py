@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+import struct
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 _CHANGING, _SAVING = "being changed", "being saved"
 _END = -1  # a position: the end of a sequence
+_STATE_HEAD = 8  # bytes of a state in memory that a file does not have: a mark, the sequence
 
 
 class SequenceCalls(ABC):
@@ -94,6 +96,7 @@ class SequenceCalls(ABC):
         """
         seq, span = self._seq(seq), _range(p0, p1)
         with self._changing() as (context, memory):
+            context.has_gaps |= p1 is not None
             if not context.lib.llama_memory_seq_rm(memory, seq, *span):
                 raise ModelError(
                     f"seq_rm: this model cannot remove a part of sequence {seq}, as it has one "
@@ -150,7 +153,7 @@ class SequenceCalls(ABC):
         with self._changing() as (context, memory):
             if not context.lib.llama_memory_can_shift(memory):
                 raise ModelError(f"{what}: the positions of this model cannot be moved")
-            context.moved = True
+            context.moved = context.has_gaps = True
             yield context, memory
 
     # --- bytes and files
@@ -188,12 +191,11 @@ class SequenceCalls(ABC):
         with self._changing(_SAVING) as (context, _memory), whole_file(Path(path)) as out:
             last = context.n_vocab - 1
             ids = [integer("tokens", token, 0, last) for token in tokens]
-            _settled(context)
-            part, mark = out.name, _log.mark()
-            args = (context.ptr, os.fsencode(part), seq, ids, len(ids))
-            n = int(context.lib.llama_state_seq_save_file(*args))
-            if not n or os.stat(part).st_size != n:  # its end may still be lost when it is closed
-                raise OSError(f"{path}: the sequence could not be written. {_said(mark)}")
+            lib, state = context.lib, memoryview(_state(context, seq))
+            head = (lib.LLAMA_FILE_MAGIC_GGSQ, lib.LLAMA_STATE_SEQ_VERSION, len(ids))
+            # libllama itself does not notice when the end of the file is lost.
+            out.write(struct.pack(f"<3I{len(ids)}i", *head, *ids))
+            out.write(state[_STATE_HEAD:])
 
     def load_seq(self, path: str | os.PathLike[str], seq: int = 0) -> list[int]:
         """Replaces a sequence by one from a file that `save_seq` or libllama wrote. Returns the
@@ -201,7 +203,7 @@ class SequenceCalls(ABC):
 
         Raises OSError, and `ModelError` as `set_seq_state` does. C: llama_state_seq_load_file
         """
-        found = os.stat(path)
+        found = Path(path).stat()
         if not stat.S_ISREG(found.st_mode):
             raise ModelError(f"{os.fspath(path)}: expected the file of a sequence (save_seq)")
         with self._replacing(self._seq(seq), os.fspath(path)) as (context, seq):
@@ -220,6 +222,7 @@ class SequenceCalls(ABC):
             context.lib.llama_memory_seq_rm(memory, seq, -1, -1)  # an empty state leaves it
             try:
                 empty = context.state_size(seq)
+                context.has_gaps = True
                 yield context, seq
                 first, last = self.seq_pos_min(seq), self.seq_pos_max(seq)
                 if last >= POS_MAX - 1 or (first < 0 and context.state_size(seq) > empty):

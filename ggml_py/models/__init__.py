@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from ..llama.batch import Batch as Batch
+from ..llama.generation import Interrupted as Interrupted
 from ..llama.sampler import Sampler as Sampler
 from .archs import ARCHS as ARCHS
-from ..llama.batch import Batch as Batch
 from .file.hparams import HParams as HParams
-from .generation import Interrupted as Interrupted
 from .loading import load as load
 from .model import Model as Model

@@ -1,4 +1,4 @@
-"""One more token of one sequence, on the allocated graph, in one native call (decode.h)."""
+"""One more token, on the allocated graph, in one native call (decode.h)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 from ..boundary.ffi import ffi, lib
 from .build.inputs import Constant
 from .cache.cells import POS_END
-from .cache.kv_caches import KvCaches
 
 if TYPE_CHECKING:
     from ..scheduler.scheduler import Scheduler
@@ -15,15 +14,13 @@ if TYPE_CHECKING:
 
 
 def takes_one(builder: GraphBuilder) -> bool:
-    """Whether a graph can be computed this way: it has KV caches, one token, and its logits."""
-    shape = builder.shape
-    return isinstance(builder.memory, KvCaches) and shape.n_tokens == shape.n_outputs == 1
+    """Whether a graph can be computed this way: it has one token, and its logits."""
+    return builder.shape.n_tokens == builder.shape.n_outputs == 1
 
 
 def decode_one(sched: Scheduler, builder: GraphBuilder) -> Any:
     """A struct gp_decode for a graph that is allocated on a scheduler. It is valid for as long as
     the graph keeps that memory."""
-    assert isinstance(builder.memory, KvCaches)
     native = ffi.new("struct gp_decode *")
     native.sched, native.graph = sched.ptr, builder.graph.ptr
     for name, of in (("inp_tokens", "token"), ("inp_pos", "pos"), ("out_ids", "out_ids")):
@@ -38,7 +35,7 @@ def decode_one(sched: Scheduler, builder: GraphBuilder) -> Any:
         target.data = ffi.from_buffer(constant.array)
         target.value = ffi.from_buffer(constant.value)
         target.nbytes = constant.value.nbytes
-    native.only_seq = -1 if builder.memory.n_stream == 1 else builder.shape.memory.s0
+    native.only_seq = -1
     native.pos = lib.GP_DECODE_OTHER
     if builder.logit_row is not None:
         native.logits = ffi.from_buffer("float[]", builder.logit_row)

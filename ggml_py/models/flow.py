@@ -7,12 +7,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .cache.kv_caches import KvShape
-
 if TYPE_CHECKING:
     from ..graphs.graph import Graph
     from ..tensors.tensor import Tensor
-    from .cache.memory import Shape
+    from .cache.kv_caches import Shape
 
 
 class Differs(NamedTuple):
@@ -62,7 +60,7 @@ class DecodedUbatch(NamedTuple):
 
 
 class Decode(NamedTuple):
-    """What `eval`, `decode`, or a step of `generate` did, ubatch by ubatch."""
+    """What `eval` or a step of `generate` did, ubatch by ubatch."""
 
     ubatches: tuple[DecodedUbatch, ...]
 
@@ -91,20 +89,13 @@ class ModelGraph(NamedTuple):
     inputs: tuple[InputSet, ...]
 
 
-def params_of(shape: Shape, streams: bool) -> dict[str, Any]:
-    """The parameters that a graph is built for. With `streams` each sequence has its own cache."""
-    params: dict[str, Any] = {"n_tokens": shape.n_tokens, "n_outputs": shape.n_outputs}
-    memory = shape.memory
-    if isinstance(memory, KvShape):
-        params |= dict(zip(("n_kv", "n_kv_swa"), memory.n_kv, strict=False))
-        if streams:
-            params["n_stream"] = memory.n_stream
-            params["seq_id_unq"] = tuple(range(memory.s0, memory.s0 + memory.n_stream))
-        return params
-    return {**params, "n_seqs": shape.n_seqs, **memory._asdict()}
+def params_of(shape: Shape) -> dict[str, int]:
+    """The parameters that a graph is built for."""
+    n_kv = dict(zip(("n_kv", "n_kv_swa"), shape.n_kv, strict=False))
+    return {"n_tokens": shape.n_tokens, "n_outputs": shape.n_outputs, **n_kv}
 
 
-def differing(old: Shape, new: Shape, streams: bool) -> tuple[Differs, ...]:
+def differing(old: Shape, new: Shape) -> tuple[Differs, ...]:
     """The parameters in which two graphs differ."""
-    was, needed = params_of(old, streams), params_of(new, streams)
+    was, needed = params_of(old), params_of(new)
     return tuple(Differs(k, was[k], v) for k, v in needed.items() if was[k] != v)

@@ -20,10 +20,7 @@ from ..scheduler.strict import without_requirements
 from .archs import ARCHS
 from .build.decoder import Decoder
 from .build.expert_copies import ExpertCopies
-from .cache.cells import POS_END
-from .cache.kv_caches import KvCaches
-from .cache.memory import Memory, Shape
-from .cache.shift import shift_keys
+from .cache.kv_caches import KvCaches, Shape
 from .cache.ubatch import Ubatch
 from .decode_one import decode_one, takes_one
 from .file.free_memory import check_room, is_machines, naming
@@ -38,8 +35,7 @@ if TYPE_CHECKING:
     from ..plan import Plan
     from ..scheduler.recording import Recording
 
-_MAX_GRAPHS = 3  # a prompt, its rest, and one to spare
-_MAX_SEQS = 8  # plus graphs for a token in each of 1, 2, … sequences, up to this many
+_MAX_GRAPHS = 4  # a token, a prompt, its rest, and one to spare
 _LOST, _OTHER = lib.GP_DECODE_LOST, lib.GP_DECODE_OTHER
 _LESS_COMPUTE = (
     "To need less, evaluate fewer tokens at once (n_ubatch, -ub), or load with a smaller n_ctx "
@@ -62,7 +58,7 @@ class Graphs:
         sched: Scheduler,
         weights: Weights,
         tensors: Any,
-        memory: Memory,
+        memory: KvCaches,
         n_ubatch: int,
         n_outputs_max: int,
         flash_attn: str,
@@ -109,8 +105,8 @@ class Graphs:
             raise
         return builder
 
-    def compute_one(self, token: int, seq: int, greedy: bool) -> Decoder[Any] | None:
-        """Evaluates one more token of a sequence and returns the graph with its logits, and with
+    def compute_one(self, token: int, greedy: bool) -> Decoder[Any] | None:
+        """Evaluates one more token and returns the graph with its logits, and with
         `greedy` the likeliest token in its `one`. If the token needs another graph than the
         allocated one, or if that may have changed, it does nothing and returns None.
 
@@ -126,7 +122,7 @@ class Graphs:
         if self._expert_copies is not None:
             self._expert_copies.forget()
         one, graph = builder.one, builder.graph
-        call, args = lib.gp_decode_one, (one, token, seq, greedy)
+        call, args = lib.gp_decode_one, (one, token, 0, greedy)
         try:
             sched.compute_by(graph, call, args, checked=True)
             pos: int = one.pos
@@ -139,7 +135,7 @@ class Graphs:
         except BaseException:
             self._forget("the previous compute failed")
             if one.pos >= 0:
-                self._memory.undo_one(seq, one.pos)
+                self._memory.rm(one.pos)
             raise
         if pos < 0:
             return None
@@ -180,15 +176,11 @@ class Graphs:
         """The graphs that are kept, the most recently used one last."""
         return tuple(
             ModelGraph(
-                params_of(shape, self._streams), b.graph, b is self._allocated, b.logits,
+                params_of(shape), b.graph, b is self._allocated, b.logits,
                 b.inputs_set,
             )
             for shape, b in list(self._kept.items())  # another thread may evaluate
         )  # fmt: skip
-
-    @property
-    def _streams(self) -> bool:
-        return isinstance(self._memory, KvCaches) and self._memory.n_stream > 1
 
     def _forget(self, why: str) -> None:
         """Makes the next decode allocate its graph anew."""
@@ -205,27 +197,6 @@ class Graphs:
         self.n_reused += reused
 
     # --- graphs and their memory
-
-    def update(self) -> None:
-        """Rotates the keys of cells whose positions were moved. If that fails, only some may have
-        been rotated, so the sequences with such cells are emptied.
-        C: llama_context::memory_update
-        """
-        memory = self._memory
-        assert isinstance(memory, KvCaches)
-        moved = memory.moved()
-        self._sched.reset()
-        self._forget("positions were moved: the scheduler has rotated keys")
-        try:
-            for cache in memory.caches:
-                if cache.cells.has_shift and not self._hparams.n_positions:
-                    shift_keys(self._sched, cache, self._hparams, self._tensors.blk)
-        except BaseException:
-            for seq in moved:
-                memory.seq_rm(seq, 0, POS_END)
-            raise
-        finally:
-            memory.shifted()
 
     def plan(self, shape: Shape) -> Plan:
         """The plan of a graph of that shape. It is made on another scheduler, because the model's
@@ -279,7 +250,7 @@ class Graphs:
         builder = self._kept.pop(shape, None)
         if builder is not None and builder.graph.closed:
             builder = None
-        differs = () if before is None else differing(before.shape, shape, self._streams)
+        differs = () if before is None else differing(before.shape, shape)
         self._note(shape, builder is None, differs)
         self._sched.reset()
         self._forget("a graph could not be allocated")
@@ -287,7 +258,7 @@ class Graphs:
         if builder is None:
             builder = self._build(shape, self.flash_attn)
         self._kept[shape] = builder
-        if len(self._kept) > _MAX_GRAPHS + min(self._memory.n_seq_max, _MAX_SEQS):
+        if len(self._kept) > _MAX_GRAPHS:
             self._kept.pop(next(iter(self._kept))).close()
         self._alloc(builder)
         builder.share()
@@ -366,13 +337,12 @@ class Graphs:
 
     @property
     def _smallest(self) -> Shape:
-        """The shape of a graph with a token of each sequence."""
-        n = self._memory.n_seq_max
-        return self._memory.full_shape(n, n)
+        """The shape of a graph with one token."""
+        return self._memory.full_shape(1, 1)
 
     def compute_sizes(self) -> dict[BufferType, int] | None:
         """Bytes of the compute buffers by type, as llama.cpp reserves them: for the largest graph,
-        and for one with a token of each sequence. None in releases that cannot measure.
+        and for one with one token. None in releases that cannot measure.
         C: llama_context::sched_reserve"""
         if self._sizes is not None:
             return self._sizes

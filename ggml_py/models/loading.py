@@ -23,8 +23,6 @@ from ..tensors.tensor import TypeLike
 from .archs import ARCHS
 from .build.decoder import Decoder, DecoderWeights
 from .cache.kv_caches import KvCaches
-from .cache.memory import Memory
-from .cache.recurrent import RecurrentCache
 from .file import hparams
 from .file.free_memory import check_reserved, check_room, naming
 from .file.hparams import HParams
@@ -42,9 +40,6 @@ _LESS_WEIGHTS = (
 _LESS_CACHE = (
     "To need less, use a smaller n_ctx (-c) or smaller types (type_k and type_v, -ctk and -ctv), "
     "or keep the cache on the CPU (offload_kqv=False, -nkvo)"
-)
-_LESS_STATES = (
-    "To need less, use fewer sequences, or keep the states on the CPU (offload_kqv=False)"
 )
 _OTHER_ARCHS = (
     "Plans of any architecture can be read from a log of llama.cpp: run it with GGML_SCHED_DEBUG=2 "
@@ -145,26 +140,22 @@ def load(
         del asked[name]
     with ExitStack() as stack:
         local, only_header = stack.enter_context(described(path, header_only))
-        if _by_libllama(local, graphs, split_mode):
+        if _by_libllama(local, graphs, checked(asked)):
             return llama.open(path, build=build, header_only=header_only, **asked)
-        return _ours(local, asked, split_mode, only_header, stack.pop_all())
+        return _ours(local, asked, only_header, stack.pop_all())
 
 
 def _ours(
     path: str | os.PathLike[str],
     asked: dict[str, Any],
-    split_mode: str,
     only_header: str,
     closing: ExitStack,
 ) -> Model:
     """The model with our own graphs. `closing` closes what its file needs."""
     with closing as stack, Gguf.open(path) as gguf:
         wanted = checked(asked)
-        if split_mode in _LIBLLAMAS_SPLITS:
-            raise ModelError(
-                f"split_mode={split_mode!r}: our own graphs know 'layer' and 'none'; "
-                'graphs="libllama" (--graphs libllama) knows more'
-            )
+        if why := _libllamas(wanted):
+            raise ModelError(f'{why}, which graphs="libllama" has (--graphs libllama)')
         graph, hp = _architecture(gguf)
         options = wanted.sized(hp.n_ctx_train)
         devices = given_devices(options.devices)
@@ -194,14 +185,23 @@ def _ours(
         return Model(*model, file, again, stack.pop_all())
 
 
-def _by_libllama(path: str | os.PathLike[str], graphs: str, split_mode: str) -> bool:
+def _libllamas(wanted: Options) -> str:
+    """An option that our own graphs do not have; "" if they have all."""
+    if wanted.split_mode in _LIBLLAMAS_SPLITS:
+        return f"split_mode={wanted.split_mode!r}: our own graphs know 'layer' and 'none'"
+    if wanted.n_seq_max > 1:
+        return f"n_seq_max={wanted.n_seq_max}: our own graphs have one sequence"
+    return ""
+
+
+def _by_libllama(path: str | os.PathLike[str], graphs: str, wanted: Options) -> bool:
     """Whether libllama builds the graphs. Raises `ModelError`."""
     if graphs not in _GRAPHS:
         raise ModelError(f"graphs={graphs!r}: expected one of {', '.join(map(repr, _GRAPHS))}")
-    if graphs == "auto" and split_mode in _LIBLLAMAS_SPLITS:
-        return True
     if graphs != "auto":
         return graphs == "libllama"
+    if _libllamas(wanted):
+        return True
     with Gguf.open(path) as gguf:
         arch = gguf.metadata.get("general.architecture")
     return arch not in ARCHS and arch in ARCHITECTURES
@@ -278,30 +278,23 @@ def _weights(
     return weights, tensors
 
 
-def _memory(options: Options, hp: HParams, placement: LayerPlacement) -> Memory:
-    """Makes the states of a recurrent model, or the KV caches of any other."""
-    n_ctx, n_seq_max = options.n_ctx, options.n_seq_max
-    with naming(*_cache_part(options, hp.ssm is not None)):
-        if hp.ssm is not None:
-            return RecurrentCache(hp, placement, n_seq_max)
-        check_room("the table of its cells", _CELL_BYTES * n_ctx)
-        sizes = (n_ctx, options.n_ubatch, n_seq_max, options.kv_unified, options.swa_full)
+def _memory(options: Options, hp: HParams, placement: LayerPlacement) -> KvCaches:
+    """Makes the KV caches."""
+    with naming(*_cache_part(options)):
+        check_room("the table of its cells", _CELL_BYTES * options.n_ctx)
         types = (options.type_k, options.type_v)
+        sizes = (options.n_ctx, options.n_ubatch, options.swa_full)
         return KvCaches(hp, placement, *sizes, *types, options.v_trans)
 
 
-def _cache_part(options: Options, recurrent: bool) -> tuple[str, str]:
+def _cache_part(options: Options) -> tuple[str, str]:
     """The cache's name in errors, and what would need less."""
-    n_seq_max = options.n_seq_max
-    if recurrent:
-        sequences = f"{n_seq_max:,} sequence{'s' * (n_seq_max != 1)}"
-        return f"the states of {sequences} (n_seq_max)", _LESS_STATES
     return f"the KV cache of {options.n_ctx:,} tokens (n_ctx)", _LESS_CACHE
 
 
-def _check_memory(gguf: Gguf, weights: Weights, options: Options, memory: Memory) -> None:
+def _check_memory(gguf: Gguf, weights: Weights, options: Options, memory: KvCaches) -> None:
     """Raises `AllocError` if this machine lacks memory for what was only reserved so far."""
-    cache = _cache_part(options, isinstance(memory, RecurrentCache))
+    cache = _cache_part(options)
     check_reserved((
         (f"the weights of {gguf.path}", _LESS_WEIGHTS, weights.nbytes_by_buffer_type()),
         (*cache, memory.nbytes_by_buffer_type()),

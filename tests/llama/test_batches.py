@@ -149,7 +149,7 @@ def test_a_full_context(path, kv_unified):
     with load(path, n_ctx=n_ctx, n_seq_max=2, kv_unified=kv_unified) as model:
         model.eval(PROMPT)
         model.eval([1] * 250, seq=1)
-        message = "no room for 7 more tokens"
+        message = "no room for 7 more"
         with pytest.raises(ModelError, match=message):
             model.decode(batch(*((1, 1) for _ in range(7))))
         with pytest.raises(ModelError, match=message):

@@ -162,7 +162,7 @@ def test_too_few_cells(path):
         model.eval(PROMPT, seq=0)
         model.eval(PROMPT, seq=1)
         before = model.seq_state(0)
-        with pytest.raises(ModelError, match="not enough cells|failed to find 300 available cells"):
+        with pytest.raises(ModelError, match="not enough cells"):
             model.set_seq_state(0, state)
         assert model.seq_state(0) == before
 
@@ -243,7 +243,7 @@ def test_positions_that_cannot_be(model, arch_file):
     for offset, value in ((16, -1), (40, 2**31 - 2), (20, 0), (32, 2)):
         damaged = bytearray(before)
         struct.pack_into("<i", damaged, offset, value)
-        with pytest.raises(ModelError, match="impossible positions|invalid seq_id"):
+        with pytest.raises(ModelError, match=r"impossible positions|invalid seq_id"):
             model.set_seq_state(0, damaged)
         assert model.seq_state() == before
     with load(arch_file("mamba2")) as recurrent:
@@ -252,7 +252,7 @@ def test_positions_that_cannot_be(model, arch_file):
         for offset, value in ((12, -1), (12, 2**31 - 1), (16, 1)):
             damaged = bytearray(before)
             struct.pack_into("<i", damaged, offset, value)
-            with pytest.raises(ModelError, match="impossible position|is not a sequence of this model"):
+            with pytest.raises(ModelError, match="is not a sequence of this model"):
                 recurrent.set_seq_state(0, damaged)
             assert recurrent.seq_state() == before
 
@@ -290,7 +290,7 @@ def test_damaged_states_end_nothing(path, arch_file, name):
 FULL = """
     import resource, sys
     from ggml_py import models
-    with models.load(sys.argv[1], n_threads=1) as model:
+    with models.load(sys.argv[1], n_threads=1, graphs="libllama") as model:
         model.eval([1, 2, 3])
         model.save_seq(sys.argv[2], tokens=[1, 2, 3])
         model.eval([4] * 400)
@@ -317,7 +317,7 @@ def test_a_full_disk_leaves_the_old_file(path, model, tmp_path):
 KILLED = """
     import sys
     from ggml_py import models
-    with models.load(sys.argv[1], n_threads=1) as model:
+    with models.load(sys.argv[1], n_threads=1, graphs="libllama") as model:
         model.eval([7] * 500)
         print("now", flush=True)
         while True:
@@ -333,7 +333,7 @@ def test_a_process_that_is_killed_leaves_a_whole_file(path, tmp_path):
             [sys.executable, "-c", textwrap.dedent(KILLED), path, file], stdout=subprocess.PIPE
         )
         assert process.stdout.readline() == b"now\n"
-        while not file.exists():
+        while not file.exists() and process.poll() is None:
             time.sleep(0.001)
         time.sleep(0.003 * i)
         process.send_signal(signal.SIGKILL)

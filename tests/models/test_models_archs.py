@@ -15,7 +15,7 @@ from ggml_py import ModelError, models
 from ggml_py.checks import assert_max_splits, assert_pins
 
 from ..support import arch_headers
-from ..support.arch_files import ARCHS, PROMPTS, RECURRENT, SEEDS, check, deeper, load
+from ..support.arch_files import ARCHS, OURS, PROMPTS, SEEDS, check, deeper, load
 from ..support.oracle_programs import node_lines
 from ..support.stopped_models import stopped_after
 
@@ -27,16 +27,15 @@ OPTIONS = {
     "q8_0-f16": {"flash_attn": "off", "type_k": "q8_0"},
 }
 CASES = [
-    (name, options) for name in ARCHS for options in OPTIONS
-    if name not in RECURRENT or options == "plain"
+    (name, options) for name in OURS for options in OPTIONS
 ]  # fmt: skip
 
 
 def test_all_are_tested():
-    assert {name.removesuffix("-moe") for name in ARCHS} == set(models.ARCHS)
+    assert {name.removesuffix("-moe") for name in OURS} == set(models.ARCHS)
 
 
-@pytest.mark.parametrize("name", ARCHS)
+@pytest.mark.parametrize("name", OURS)
 def test_files_of_ours_are_like_upstreams(oracle, arch_file, tmp_path, name):
     """Tests use ours where upstream's programs are not built: the header is the same, as it is and
     as a model reads it."""
@@ -54,13 +53,13 @@ def test_logits_are_libllamas(oracle, arch_file, tmp_path, name, options, n_prom
 
 @pytest.mark.parametrize("n_ubatch", [16, 7])
 @pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("name", ARCHS)
+@pytest.mark.parametrize("name", OURS)
 def test_seeds_and_ubatches(oracle, arch_file, tmp_path, name, seed, n_ubatch):
     check(oracle, arch_file(name, seed), PROMPTS[64], tmp_path, n_ubatch=n_ubatch)
 
 
 @pytest.mark.parametrize("type_", ["q4_0", "q8_0", "q4_k"])
-@pytest.mark.parametrize("name", ARCHS)
+@pytest.mark.parametrize("name", OURS)
 def test_repacked(oracle, arch_file, tmp_path, name, type_):
     """Weights in layouts for the processor, as both have them by default."""
     path = tmp_path / "deeper.gguf"
@@ -68,7 +67,7 @@ def test_repacked(oracle, arch_file, tmp_path, name, type_):
     check(oracle, path, PROMPTS[64], tmp_path, repack=True)
 
 
-@pytest.mark.parametrize("name", ARCHS)
+@pytest.mark.parametrize("name", OURS)
 def test_repacked_weights_are_where_libllama_has_them(oracle, arch_file, tmp_path, name):
     """The same buffer types, the same bytes in them."""
     path = tmp_path / "deeper.gguf"
@@ -85,7 +84,7 @@ def test_repacked_weights_are_where_libllama_has_them(oracle, arch_file, tmp_pat
 
 @pytest.mark.parametrize("n_prompt", [1, 64])
 @pytest.mark.parametrize("type_", ["f32", "f16", "q4_0", "q8_0", "q4_k", "q6_k"])
-@pytest.mark.parametrize("name", ARCHS)
+@pytest.mark.parametrize("name", OURS)
 def test_types_and_depth(oracle, arch_file, tmp_path, name, type_, n_prompt):
     """Five layers: where a pattern goes by layers, upstream's two may not show all of it."""
     path = tmp_path / "deeper.gguf"
@@ -103,7 +102,7 @@ def test_the_graph_is_upstreams(oracle, arch_file, tmp_path, name, options, n_to
         assert node_lines(model.plan(n_tokens)) == expected
 
 
-@pytest.mark.parametrize("name", ARCHS)
+@pytest.mark.parametrize("name", OURS)
 def test_a_long_prompt_on_several_threads(oracle, arch_file, tmp_path, name):
     """300 tokens in pieces, then 64: attention reads more than 256 cells."""
     path, prompt = tmp_path / "longer.gguf", [(i * 31 + 5) % 97 for i in range(300)]
@@ -162,7 +161,7 @@ def test_what_a_stopped_eval_leaves(arch_file, monkeypatch, name):
 
 
 @pytest.mark.parametrize("n_gpu_layers", [1, 99])
-@pytest.mark.parametrize("name", ARCHS)
+@pytest.mark.parametrize("name", OURS)
 def test_layers_on_a_gpu(sims, arch_file, name, n_gpu_layers):
     """A simulated one, whose kernels are the CPU's: the same bits, and nothing left behind."""
     sims("gpu0", host_buffer=True)

@@ -86,20 +86,6 @@ def test_a_full_context(path):
         assert model.n_past == model.n_ctx == 256
 
 
-def test_after_the_last_position(path):
-    with load(path, n_ctx=256) as model:
-        expected = model.generate(PROMPT, 3)
-        for n, act in ((2, lambda: model.eval([3, 4])), (3, lambda: model.generate([3], 3))):
-            model.reset()
-            model.eval([1, 2])
-            model.seq_add(0, 0, None, 2**31 - 3)  # one more has room
-            with pytest.raises(ModelError, match=f"{n} tokens after .*last position is 2147483647"):
-                act()
-            model.eval([3])
-        model.reset()
-        np.testing.assert_array_equal(model.generate(PROMPT, 3), expected)
-
-
 def test_numpy_tokens_and_rows(model):
     rows = model.eval(np.array(PROMPT, np.uint16), all_logits=True)
     assert rows.shape == (5, 300) and rows.dtype == np.float32

@@ -101,36 +101,9 @@ def test_a_quantised_cache_sets_its_rotations(path):
     assert ("attn_inp_k_rot" in names) == rotates
 
 
-def test_streams_and_sequences(path):
-    with load(path, **OPTIONS, n_seq_max=2) as loaded:
-        for seq in (0, 0, 1):
-            loaded.eval([1], seq=seq)
-        (token,) = loaded.last_decode.ubatches
-        assert token.differs == (Differs("seq_id_unq", (0,), (1,)),)
-        assert loaded.graphs[-1].params["seq_id_unq"] == (1,)
-
-
-def test_a_recurrent_model(arch_file):
-    with load(arch_file("mamba"), n_threads=1, n_seq_max=2) as loaded:
-        loaded.eval([1, 2])
-        for _ in range(3):
-            loaded.eval([1])
-        (token,) = loaded.last_decode.ubatches
-        assert token.reused and "rs_s_copy" in [i.name for i in token.inputs]
-        loaded.eval([1], seq=1)
-        (token,) = loaded.last_decode.ubatches
-        assert not token.reused
-        assert {d.name for d in token.differs} & {"n_rs", "head", "rs_z"}
-
-
-def test_after_a_shift_and_after_a_failure(model, monkeypatch):
+def test_after_a_failure(model, monkeypatch):
     model.eval(list(range(40)))
     model.eval([1])
-    model.seq_rm(0, 4, 20)
-    model.seq_add(0, 20, None, -16)
-    model.eval([1])
-    (token,) = model.last_decode.ubatches
-    assert not token.reused and token.why == "positions were moved: the scheduler has rotated keys"
 
     def fails(*_args, **_options):
         raise KeyboardInterrupt

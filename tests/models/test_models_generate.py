@@ -30,9 +30,16 @@ def path(model_file):
     return model_file(SPEC)
 
 
+@pytest.fixture(params=["ours", "libllama"])
+def model(path, request):
+    with load(path, n_ctx=256, graphs=request.param) as model:
+        yield model
+
+
 @pytest.fixture
-def model(path):
-    with load(path, n_ctx=256) as model:
+def shifting(path):
+    """A model whose full context can be shifted."""
+    with load(path, n_ctx=256, graphs="libllama") as model:
         yield model
 
 
@@ -54,8 +61,9 @@ def test_context_shift_is_llama_completions(oracle, path, flash_attn, n_keep):
     """Four shifts of a context of 256 tokens; sampled, so that tokens differ."""
     kept = len(PROMPT) if n_keep < 0 else n_keep
     options = {"n_ctx": 256, "flash_attn": flash_attn}
+    ours = {**options, "graphs": "libllama"}
     expected, _known = oracle.generate(path, PROMPT, 700, ("--seed", 3), keep=kept, **options)
-    with load(path, **options) as model:
+    with load(path, **ours) as model:
         tokens = model.generate(PROMPT, 700, Sampler(seed=3), context_shift=True, n_keep=n_keep)
         assert tokens == expected
         assert model.n_past < 256
@@ -64,13 +72,13 @@ def test_context_shift_is_llama_completions(oracle, path, flash_attn, n_keep):
 def test_context_shift_with_windows(oracle, arch_file):
     path = arch_file("gemma3")
     expected, _known = oracle.generate(path, PROMPT, 400, keep=4, n_ctx=256)
-    with load(path, n_ctx=256) as model:
+    with load(path, n_ctx=256, graphs="libllama") as model:
         assert model.generate(PROMPT, 400, context_shift=True, n_keep=4) == expected
 
 
 def test_no_shift_where_positions_cannot_be_moved(arch_file):
-    with load(arch_file("gemma3"), n_ctx=1024, n_ubatch=64) as model:
-        with pytest.raises(ModelError, match=r"positions cannot be moved: .*swa_full=True"):
+    with load(arch_file("gemma3"), n_ctx=1024, n_ubatch=64, graphs="libllama") as model:
+        with pytest.raises(ModelError, match="positions of this model cannot be moved"):
             model.stream(PROMPT, 3, context_shift=True)
         assert len(model.generate(PROMPT, 3)) == 3
 
@@ -186,11 +194,6 @@ def test_no_tokens_are_generated(model):
         ({"tokens": [300]}, ModelError, "token 300 is not in the vocabulary"),
         ({"sampler": 0.8}, TypeError, "sampler: expected a Sampler, got float 0.8"),
         ({"stop": ["</s>"]}, TypeError, "stop: token: expected a whole number, got str"),
-        ({"seq": 1}, ModelError, "sequence 1: expected 0 to 0"),
-        ({"context_shift": True, "n_keep": 253, "tokens": [1] * 254}, ModelError,
-         "n_keep=253: a context of 256 tokens can keep at most 252"),
-        ({"context_shift": True, "n_keep": -2}, ValueError, "n_keep=-2: expected at least -1"),
-        ({"context_shift": True, "tokens": [1] * 257}, ModelError, "257 more"),
     ],
 )  # fmt: skip
 def test_what_it_refuses_before_it_computes(model, options, error, message):
@@ -199,6 +202,19 @@ def test_what_it_refuses_before_it_computes(model, options, error, message):
         model.stream(**options)
     assert model.n_past == 0
     assert len(model.generate(PROMPT, 4)) == 4
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"seq": 1}, ModelError, "sequence 1: expected 0 to 0"),
+        ({"context_shift": True, "n_keep": 253, "tokens": [1] * 254}, ModelError,
+         "n_keep=253: a context of 256 tokens can keep at most 252"),
+        ({"context_shift": True, "n_keep": -2}, ValueError, "n_keep=-2: expected at least -1"),
+    ],
+)  # fmt: skip
+def test_what_a_shift_refuses(shifting, options, error, message):
+    test_what_it_refuses_before_it_computes(shifting, options, error, message)
 
 
 def test_a_sampler_that_fails(model):

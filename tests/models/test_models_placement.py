@@ -14,7 +14,7 @@ from ggml_py.boundary.ffi import BUILD
 from ggml_py.llama.overrides import parse_overrides
 from ggml_py.llama.programs import PROGRAMS
 
-from ..support.arch_files import ARCHS, RECURRENT, deeper, load
+from ..support.arch_files import OURS, deeper, load
 from ..support.placements import (
     CARD_OPTIONS,
     Theirs,
@@ -60,7 +60,7 @@ def agree(oracle, sims, arch_file):
 
 
 @pytest.mark.parametrize("n_gpu_layers", [1, 2, 99])
-@pytest.mark.parametrize("name", ARCHS)
+@pytest.mark.parametrize("name", OURS)
 def test_layers(agree, arch_file, name, n_gpu_layers):
     agree(arch_file(name), ONE, n_gpu_layers=n_gpu_layers)
 
@@ -122,8 +122,8 @@ def test_several_gpus(agree, arch_file, tmp_path, devices, options):
 
 # What a card has (host memory, alignment, sizes of tensors, what it supports and offloads) makes
 # the same plans and the same bytes of both loaders. benchmarks/promises.py has all backends with
-# all ARCHS.
-CARDS = [(card, name) for card in ("rtx4090", "m3max") for name in ARCHS]
+# all of OURS.
+CARDS = [(card, name) for card in ("rtx4090", "m3max") for name in OURS]
 CARDS += [(card, "llama") for card in (
     "p40", "mi300x", "radeon-pro-5500m", "spark", "s4000", "adreno-x1", "arc-a770",
     "vulkan-rx7900xtx", "webgpu-m3max", "ascend-910b", "ascend-310p", "hexagon-v79", "et-soc-1",
@@ -211,24 +211,14 @@ def test_caches_are_where_libllama_has_them(agree, arch_file, tmp_path, options)
     agree(path, SYNC, n_gpu_layers=4, **options)
 
 
-@pytest.mark.parametrize(
-    "options", [{}, {"offload_kqv": False}, {"overrides": "ssm_conv1d=CPU,ssm_a=CPU"}]
-)
-@pytest.mark.parametrize("name", RECURRENT)
-def test_states_are_where_libllama_has_them(agree, arch_file, name, options):
-    agree(arch_file(name), ONE, n_gpu_layers=2, **options)
-
-
 SIZES = {
     "of 1000 tokens": {"n_ctx": 1000, "n_batch": 100, "n_ubatch": 64},
     "of 100 tokens": {"n_ctx": 100},
-    "three sequences": {"n_ctx": 1024, "n_seq_max": 3},
-    "three that share": {"n_ctx": 1024, "n_seq_max": 3, "kv_unified": True},
     "one output": {"n_outputs_max": 1},
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["llama", "gemma3", "mamba2"])
+@pytest.mark.parametrize("name", ["llama", "gemma3"])
 @pytest.mark.parametrize("sizes", SIZES)
 def test_sizes_of_contexts(oracle, sims, arch_file, name, sizes):
     """Compute buffers depend on the tokens of a graph and on the logits that are reserved."""
@@ -239,7 +229,7 @@ def test_sizes_of_contexts(oracle, sims, arch_file, name, sizes):
         assert memory_of(model) == theirs.memory
 
 
-@pytest.mark.parametrize("name", ["llama", "gemma3", "mamba2"])
+@pytest.mark.parametrize("name", ["llama", "gemma3"])
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_what_programs_ask_for(oracle, sims, arch_file, name, program):
     sims("gpu0")

@@ -15,7 +15,7 @@ import ggml_py as ggml
 from ggml_py import Gguf, ModelError, enums
 from ggml_py.models import graphs, load
 from ggml_py.models.file import placement, weight_ops
-from ggml_py.models.file.hparams import Experts, HParams, Ssm
+from ggml_py.models.file.hparams import Experts, HParams
 from ggml_py.models.synthetic import LlamaSpec, write_llama
 
 SIZE = {"n_layer": 2, "n_embd": 256, "n_head": 4, "n_head_kv": 2, "n_ff": 256, "n_vocab": 32768}
@@ -169,22 +169,14 @@ class TestChoice:
             (0, "blk.0.attn_sinks.weight", "SCALE"),
             (0, "blk.0.ffn_up_exps.weight", "MUL_MAT_ID"),
             (0, "blk.0.ffn_up_exps.bias", "ADD_ID"),
-            (0, "blk.0.ssm_conv1d.weight", "SSM_CONV"),
-            (0, "blk.0.ssm_conv1d.bias", "ADD"),
-            (0, "blk.0.ssm_dt.bias", "ADD"),
-            (0, "blk.0.ssm_dt.weight", "MUL_MAT"),
-            (0, "blk.0.ssm_a", "SSM_SCAN"),
-            (0, "blk.0.ssm_d", "MUL"),
-            (0, "blk.0.ssm_norm.weight", "MUL"),
         ],
     )
     def test_the_op_of_a_weight(self, supported, il, name, op):
         assert weight_ops.op_of(il, name).name == op
-        ne = {"MUL_MAT_ID": (64, 64, 4), "ADD_ID": (64, 4), "SSM_SCAN": (1, 4)}.get(op, (64,))
+        ne = {"MUL_MAT_ID": (64, 64, 4), "ADD_ID": (64, 4)}.get(op, (64,))
         with ggml.Context() as context:
             weight = context.new_tensor("f32", *ne)
-            ssm = Ssm(d_conv=4, d_inner=64, d_state=16, dt_rank=4, n_group=2)
-            hp = replace(HP, ssm=ssm, n_embd_head=128, n_head=4)
+            hp = replace(HP, n_embd_head=128, n_head=4)
             user = weight_ops.user_of(context, enums.Op[op], weight, hp)
             assert user.op == enums.Op[op] and CPU.supports_op(user)
 
@@ -255,31 +247,28 @@ def test_threads_do_not_spin_beside_those_of_a_simulated_device(path, sims):
 # --- a token
 
 
-@pytest.mark.parametrize("how", ["plain", "recorded", "beside another", "two sequences"])
+@pytest.mark.parametrize("how", ["plain", "recorded", "beside another"])
 def test_a_token_is_one_native_call(path, monkeypatch, how):
     """Nothing else sets inputs or computes, whatever else is done with the library between."""
-    with load(path, n_threads=1, n_seq_max=2, kv_unified=True) as loaded:
-        for seq in (0, 1):
-            loaded.eval(PROMPT, seq=seq)
-            loaded.eval([1], seq=seq)
-        expected = loaded.eval([2], seq=0)
-        loaded.seq_rm(0, len(PROMPT) + 1)
-        loaded.eval([7], seq=1)  # which looks after the cells that are free now
+    with load(path, n_threads=1) as loaded:
+        for tokens in (PROMPT, [1]):
+            loaded.eval(tokens)
+        expected = loaded.eval([2])
+        loaded.reset()
+        for tokens in (PROMPT, [1]):
+            loaded.eval(tokens)
         with monkeypatch.context() as patch:
             patch.setattr(graphs.Graphs, "compute", None)
             if how == "recorded":
                 with loaded.record() as recording:
-                    found = loaded.eval([2], seq=0)
+                    found = loaded.eval([2])
                 assert len(recording.run.computes) == 1
             elif how == "beside another":
                 with ggml.Context() as context:
                     context.new_tensor(enums.Type.F32, 4)
-                    found = loaded.eval([2], seq=0)
-            elif how == "two sequences":
-                loaded.eval([3], seq=1)
-                found = loaded.eval([2], seq=0)
+                    found = loaded.eval([2])
             else:
-                found = loaded.eval([2], seq=0)
+                found = loaded.eval([2])
         np.testing.assert_allclose(found, expected, atol=1e-5)
 
 

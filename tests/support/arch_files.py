@@ -37,6 +37,7 @@ ARCHS = {  # the names of upstream's files
     "mamba2": "mamba2-dense",
 }
 RECURRENT = ("mamba", "mamba2")  # have a state in place of attention
+OURS = tuple(name for name in ARCHS if name not in RECURRENT)  # our own graphs are of these
 
 
 def check(

@@ -10,8 +10,6 @@ from .gemma3 import Gemma3Graph
 from .gpt2 import Gpt2Graph
 from .gpt_oss import GptOssGraph
 from .llama import LlamaGraph
-from .mamba import MambaGraph
-from .mamba2 import Mamba2Graph
 from .olmo2 import Olmo2Graph
 from .phi3 import Phi3Graph
 from .qwen2 import Qwen2Graph
@@ -31,6 +29,4 @@ ARCHS: Final[dict[str, type[Decoder[Any]]]] = {
     "gemma2": Gemma2Graph,
     "gemma3": Gemma3Graph,
     "gpt-oss": GptOssGraph,
-    "mamba": MambaGraph,
-    "mamba2": Mamba2Graph,
 }

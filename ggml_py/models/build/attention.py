@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from ...boundary.ffi import ffi, lib
 from ...enums import Type
 from ...graphs.context import Context
 from ...tensors.tensor import Tensor
-from ..cache.kv_caches import KvCaches, KvShape
-from ..cache.memory import Shape
+from ..cache.kv_caches import KvCaches, Shape
 from ..cache.ubatch import Ubatch
 from .inputs import Constant, array_of, new_input
 from .rotation import hadamard
@@ -27,11 +28,8 @@ class AttnInput:
         """`index` is the number of the cache in `caches`."""
         self.kv = kv = caches.caches[index]
         self._index = index
-        memory: KvShape = shape.memory
-        self.n_kv, self.s0, self.n_stream = memory.n_kv[index], memory.s0, memory.n_stream
-        n_tokens = shape.n_tokens
-        n_mask_rows = -(-n_tokens // self.n_stream // _MASK_PAD) * _MASK_PAD
-        mask_ne = (self.n_kv, n_mask_rows, 1, self.n_stream)
+        self.n_kv, n_tokens = shape.n_kv[index], shape.n_tokens
+        mask_ne = (self.n_kv, -(-n_tokens // _MASK_PAD) * _MASK_PAD)
         self.k_idxs = new_input(ctx, Type.I64, n_tokens, name="attn_inp_k_idxs")
         n_v_idxs = kv.v_idxs_size(n_tokens)
         self.v_idxs = new_input(ctx, Type.I64, n_v_idxs, name="attn_inp_v_idxs")
@@ -49,32 +47,32 @@ class AttnInput:
         if not self.kv.k:
             return  # no layer reads these inputs, so they have no memory
         self._k_idxs, self._v_idxs = array_of(self.k_idxs), array_of(self.v_idxs)
-        self._mask = array_of(self.kq_mask).reshape(self.n_stream, -1, self.n_kv)
+        self._mask = array_of(self.kq_mask).reshape(-1, self.n_kv)
 
     def set(self, ubatch: Ubatch) -> None:
         """See `Input`."""
         kv = self.kv
         if not kv.k:
             return
-        slot = ubatch.slots[self._index]
-        self._k_idxs[:] = kv.cells.idxs(ubatch, slot)
-        self._v_idxs[:] = kv.v_idxs(ubatch, slot)
-        kv.cells.fill_mask(self._mask, ubatch)
+        cells, n = ubatch.slots[self._index], ubatch.n_tokens
+        self._k_idxs[:] = cells
+        self._v_idxs[:] = kv.v_idxs(cells)
+        self._mask[n:] = -np.inf  # padding
+        kv.cells.fill_mask(self._mask[:n], ubatch.pos)
 
     def describe(self, cache: Any) -> None:
         """Fills a struct gp_decode_cache, for a graph of one token."""
-        kv, stream, n_v_idxs = self.kv, self.s0, self.kv.v_idxs_size(1)
-        cache.cells = kv.cells.streams[stream].native
+        kv, n_v_idxs = self.kv, self.kv.v_idxs_size(1)
+        cache.cells = kv.cells.native
         cache.n_kv = self.n_kv
         if not kv.k:
             return
         cache.k_idxs = ffi.from_buffer("int64_t[]", self._k_idxs)
         cache.v_idxs = ffi.from_buffer("int64_t[]", self._v_idxs)
-        cache.k_base = stream * kv.cells.size
-        cache.v_base = stream * kv.cells.size * n_v_idxs
+        cache.k_base = cache.v_base = 0
         cache.n_v_idxs, cache.v_stride = n_v_idxs, kv.cells.size
         cache.mask = ffi.from_buffer(self._mask)
-        cache.n_mask_rows = self._mask.shape[1]
+        cache.n_mask_rows = len(self._mask)
         cache.f16 = self.kq_mask.type == Type.F16
 
 

@@ -17,8 +17,7 @@ from ...graphs.context import Context
 from ...graphs.graph import Graph
 from ...llama.pins import WITH_CACHE, why_norms
 from ...tensors.tensor import Tensor
-from ..cache.kv_caches import KvCaches
-from ..cache.memory import Memory, Shape
+from ..cache.kv_caches import KvCaches, Shape
 from ..cache.ubatch import Ubatch
 from ..file.hparams import HParams, inverse
 from ..file.parts import FusedQkv, Linear, Norm, Qkv, RopeFactors
@@ -53,7 +52,7 @@ class GraphBuilder:
         self,
         hparams: HParams,
         placement: LayerPlacement,
-        memory: Memory,
+        memory: KvCaches,
         shape: Shape,
         flash_attn: bool,
         graph_size: int,
@@ -104,17 +103,12 @@ class GraphBuilder:
     def build_inputs(self) -> None:
         """Creates the inputs: positions, those of attention, the tokens whose logits are wanted."""
         self.inp_pos = self._written("pos", self.shape.n_tokens, name="inp_pos")
-        assert isinstance(self.memory, KvCaches)
         self.inp_attn = [
             AttnInput(self.ctx, self.memory, i, self.shape, self.flash_attn)
             for i in range(len(self.memory.caches))
         ]
         self.inputs += self.inp_attn
         self.inputs += [rot for inp in self.inp_attn for rot in inp.rotations]
-        self.build_inp_out_ids()
-
-    def build_inp_out_ids(self) -> None:
-        """Creates the input that lists the tokens whose logits are wanted."""
         self.out_ids = self._written("out_ids", self.shape.n_outputs, name="out_ids")
 
     def build_inp_embd(self, token_embd: Tensor) -> Tensor:
@@ -269,7 +263,7 @@ class GraphBuilder:
         return self.ctx.rope_ext(
             cur,
             self.inp_pos,
-            factors.of(self.memory.n_ctx_seq, r.n_ctx_orig) if factors else None,
+            factors.of(self.memory.n_ctx, r.n_ctx_orig) if factors else None,
             r.n_rot,
             r.mode,
             r.n_ctx_orig,
@@ -301,7 +295,7 @@ class GraphBuilder:
         stored = kv.cpy_k(ctx, k, inp.k_idxs, il), kv.cpy_v(ctx, v, inp.v_idxs, il)
         # Before views of q are made: a view's name comes from its source, and this names q.
         self.graph.build_forward_expand(*first, *stored)
-        k, v = (get(ctx, inp.n_kv, inp.s0, inp.n_stream, il) for get in (kv.get_k, kv.get_v))
+        k, v = (get(ctx, inp.n_kv, il) for get in (kv.get_k, kv.get_v))
         cur = self.build_attn_mha(q, k, v, inp.kq_mask, sinks, kq_scale, il)
         self.cb(cur, "kqv_out", il)
         return self.build_linear(output, rotate(ctx, cur, inp.v_rot))
@@ -321,12 +315,10 @@ class GraphBuilder:
         v_nb1, v_nb2 = v.nb[1:3]
         v_trans = v_nb1 > v_nb2
         n_embd, n_head, n_tokens, _one = q.ne
-        n_stream = k.ne[3]
-        n = n_tokens // n_stream  # per stream
         nb1, nb2 = q.nb[1:3]
-        q = ctx.view_4d(q, n_embd, n_head, n, n_stream, nb1, nb2, nb2 * n, 0)
-        q = ctx.permute(q, 0, 2, 1, 3)  # [n_embd_head, n, n_head, n_stream]
-        k = ctx.permute(k, 0, 2, 1, 3)  # [n_embd_head, n_kv, n_head_kv, n_stream]
+        q = ctx.view_4d(q, n_embd, n_head, n_tokens, 1, nb1, nb2, nb2 * n_tokens, 0)
+        q = ctx.permute(q, 0, 2, 1, 3)  # [n_embd_head, n_tokens, n_head, 1]
+        k = ctx.permute(k, 0, 2, 1, 3)  # [n_embd_head, n_kv, n_head_kv, 1]
         v = ctx.permute(v, 0, 2, 1, 3)  # the same, or [n_kv, n_embd_head, …]
         if self.flash_attn:
             if v_trans:
@@ -343,7 +335,7 @@ class GraphBuilder:
             cur.set_prec(enums.Prec.F32)  # sums overflow f16 in some models
             cur = ctx.reshape_2d(cur, n_embd * n_head, n_tokens)
         else:
-            kq = self.cb(ctx.mul_mat(k, q), "kq", il)  # [n_kv, n, n_head, n_stream]
+            kq = self.cb(ctx.mul_mat(k, q), "kq", il)  # [n_kv, n_tokens, n_head, 1]
             kq.set_prec(enums.Prec.F32)  # sums overflow f16 in some models
             if self.hparams.attn_logit_softcapping:
                 kq = self._soft_cap(kq, self.hparams.attn_logit_softcapping, il)
@@ -352,7 +344,7 @@ class GraphBuilder:
                 kq.add_sinks(sinks)
             if not v_trans:
                 v = self.cb(ctx.cont(ctx.transpose(v)), "v_cont", il)
-            kqv = self.cb(ctx.mul_mat(v, kq), "kqv", il)  # [n_embd_head, n, n_head, n_stream]
+            kqv = self.cb(ctx.mul_mat(v, kq), "kqv", il)  # [n_embd_head, n_tokens, n_head, 1]
             cur = ctx.cont_2d(ctx.permute(kqv, 0, 2, 1, 3), n_embd * n_head, n_tokens)
             if not self.placement.offload_kqv:
                 self.pins.append((cur, self.placement.backends[-1], WITH_CACHE))

@@ -36,7 +36,7 @@ class Decoder(GraphBuilder, ABC, Generic[B]):
     """A graph from tokens to logits."""
 
     block: ClassVar[type[Any]]  # the tensors of a layer, see `tensors.declare`
-    rope_mode: ClassVar[int | None] = ROPE_NORM  # None: the architecture has no attention either
+    rope_mode: ClassVar[int] = ROPE_NORM
     whole_rope: ClassVar[bool] = True  # whether all of each head must be rotated
     output_weight: ClassVar[Has] = "maybe"  # without one the token embedding is used
     output_bias: ClassVar[Has] = "no"

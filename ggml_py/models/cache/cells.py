@@ -1,7 +1,7 @@
-"""The cells of a cache: each holds a token, with its position and sequences (llama-kv-cells.h).
+"""The cells of a cache: each holds a token, with its position (llama-kv-cells.h).
 
-The masks are computed in C, and so is adding one token to one sequence (decode.h), because that is
-most of a model's work.
+The masks are computed in C, and so is adding one token (decode.h), because that is most of a
+model's work.
 """
 
 from __future__ import annotations
@@ -30,42 +30,35 @@ class Saved(NamedTuple):
 
     idxs: Idxs | slice
     pos: npt.NDArray[np.int32]
-    shift: npt.NDArray[np.int32]
-    has: npt.NDArray[np.bool_]
     head: int
-    has_shift: bool
 
 
 class Cells:
-    """Cells: each is empty, or has a position and at least one of `n_seq` sequences.
+    """Cells: each is empty, or has the position of a token.
 
-    With a window of `n_swa` tokens, cells that no later token of their sequence will see count as
-    free. `shift` is the sum that was added to each position since the key in the cell was rotated.
-    `native` has everything except `shift`, in the same memory.
+    With a window of `n_swa` tokens, cells that no later token will see count as free. `native` has
+    the same memory.
     """
 
-    def __init__(self, size: int, n_seq: int, n_swa: int = 0) -> None:
+    def __init__(self, size: int, n_swa: int = 0) -> None:
         self.size = size
         self.n_swa = n_swa
         self.pos = np.empty(size, np.int32)  # -1: empty
-        self.shift = np.empty(size, np.int32)
-        self.has = np.empty((n_seq, size), np.bool_)  # whether the sequence has the cell
-        self._first, self._last = np.empty((2, n_seq), np.int32)
+        self._has = np.empty((1, size), np.bool_)  # whether it is not empty
+        self._first, self._last = np.empty((2, 1), np.int32)
         self.native = ffi.new("struct gp_kv_cells *")
         self.native.pos = ffi.from_buffer("int32_t[]", self.pos)
-        self.native.has = ffi.from_buffer("uint8_t[]", self.has)
+        self.native.has = ffi.from_buffer("uint8_t[]", self._has)
         self.native.first = ffi.from_buffer("int32_t[]", self._first)
         self.native.last = ffi.from_buffer("int32_t[]", self._last)
-        self.native.size, self.native.n_seq, self.native.n_swa = size, n_seq, n_swa
+        self.native.size, self.native.n_seq, self.native.n_swa = size, 1, n_swa
         self.clear()
 
     def clear(self) -> None:
         """Empties all cells."""
         self.pos.fill(-1)
-        self.shift.fill(0)
-        self.has.fill(False)
+        self._has.fill(False)
         self.head = 0
-        self.has_shift = False
         self._forget()
 
     def _forget(self) -> None:
@@ -99,17 +92,15 @@ class Cells:
         """How many cells attention reads."""
         return padded_n_kv(self.end, self.size)
 
-    def first(self, seq: int) -> int:
-        """The lowest position of a sequence, -1 if it is empty."""
-        return int(lib.gp_kv_first(self.native, seq))
+    @property
+    def last(self) -> int:
+        """The highest position, -1 if all cells are empty."""
+        return int(lib.gp_kv_last(self.native, 0))
 
-    def last(self, seq: int) -> int:
-        """The highest position of a sequence, -1 if it is empty."""
-        return int(lib.gp_kv_last(self.native, seq))
-
-    def n_free(self) -> int:
-        """How many cells `find` can return."""
-        return int(np.count_nonzero(self._free()))
+    @property
+    def first(self) -> int:
+        """The lowest position, -1 if all cells are empty."""
+        return int(lib.gp_kv_first(self.native, 0))
 
     # --- new tokens
 
@@ -127,147 +118,61 @@ class Cells:
 
     def _free(self) -> npt.NDArray[np.bool_]:
         free = self.pos < 0
-        if self.n_swa:
-            alone = self.has.sum(0) == 1
-            for seq, mine in enumerate(self.has):
-                if self.last(seq) >= 0:
-                    free |= mine & alone & (self.pos <= self.last(seq) + 1 - self.n_swa)
+        if self.n_swa and self.last >= 0:
+            free |= self.pos <= self.last + 1 - self.n_swa
         return free
 
-    def put(self, idxs: Idxs, pos: npt.NDArray[np.int32], sets: list[tuple[Any, Any]]) -> None:
-        """Gives cells to tokens at positions `pos`. `sets` are pairs: sequences, and the tokens
-        that belong to them. C: llama_kv_cache::apply_ubatch"""
-        lost = self._take(idxs)
+    def put(self, idxs: Idxs, pos: npt.NDArray[np.int32]) -> None:
+        """Gives cells to tokens at positions `pos`. C: llama_kv_cache::apply_ubatch"""
+        lost = int(self.pos[idxs].max())
         self.pos[idxs] = pos
-        for seqs, at in sets:
-            for seq in seqs:
-                self.has[seq, idxs[at]] = True
+        self._has[0, idxs] = True
         self._forget()
-        # A sequence's positions must have no gaps, so tokens older than the lost ones go, too.
-        for seq, until in lost:
-            if 0 <= self.first(seq) <= until:
-                self.rm(seq, self.first(seq), until + 1)
+        # Positions must have no gaps, so tokens older than the lost ones go, too.
+        if 0 <= self.first <= lost:
+            self.rm(self.first, lost + 1)
         self.head = int(idxs[-1]) + 1
 
-    def _take(self, idxs: Idxs) -> list[tuple[int, int]]:
-        """Empties the given cells. Returns each sequence that lost tokens by that, with the highest
-        position that it lost."""
-        old = self.pos[idxs]
-        if not self.n_swa or old.max() < 0:
-            return []
-        lost = [
-            (seq, int(old[mine].max())) for seq, mine in enumerate(self.has[:, idxs]) if mine.any()
-        ]
-        self.has[:, idxs] = False
-        self.shift[idxs] = 0
-        return lost
-
-    # --- sequences
-
-    def rm(self, seq: int, p0: int, p1: int) -> None:
-        """Removes a sequence's tokens at positions [p0, p1)."""
-        mine = self._at(seq, p0, p1)
-        self.has[seq, mine] = False
-        self._empty(mine & ~self.has.any(0))
-
-    def _at(self, seq: int, p0: int, p1: int) -> npt.NDArray[np.bool_]:
-        at: npt.NDArray[np.bool_] = self.has[seq] & (self.pos >= p0) & (self.pos < p1)
-        return at
-
-    def _empty(self, gone: npt.NDArray[np.bool_]) -> None:
-        """Empties cells that have no sequence any more."""
+    def rm(self, p0: int, p1: int) -> None:
+        """Empties the cells of tokens at positions [p0, p1)."""
+        gone = (self.pos >= p0) & (self.pos < p1)
         self.pos[gone] = -1
-        self.shift[gone] = 0
+        self._has[0, gone] = False
         self._forget()
         idxs = np.flatnonzero(gone)
         if idxs.size:
             self.head = min(self.head, int(idxs[0]))
 
-    def drop(self, idx: int) -> None:
-        """Empties a cell."""
-        self.has[:, idx] = False
-        self.pos[idx] = -1
-        self.shift[idx] = 0
-        self._forget()
-
-    def keep(self, seq: int) -> None:
-        """Removes all other sequences."""
-        gone = (self.pos >= 0) & ~self.has[seq]
-        self.has[np.arange(len(self.has)) != seq] = False
-        self._empty(gone)
-
-    def cp(self, src: int, dst: int, p0: int, p1: int) -> None:
-        """Adds the tokens of `src` at positions [p0, p1) to `dst`."""
-        self.has[dst] |= self._at(src, p0, p1)
-        self._forget()
-
-    def cp_from(self, other: Cells, src: int) -> None:
-        """Replaces everything here by a sequence of another stream, in the same cells."""
-        self.clear()
-        mine = other.has[src]
-        self.pos[mine] = other.pos[mine]
-        self.shift[mine] = other.shift[mine]
-        self.has[0] = mine
-        self.head = other.head
-        self.has_shift = bool(self.shift.any())
-
-    def add(self, seq: int, p0: int, p1: int, delta: int) -> None:
-        """Moves positions by delta and removes tokens whose position would be negative."""
-        mine = self._at(seq, p0, p1)
-        self.pos[mine] += delta
-        self.shift[mine] += delta
-        self.has_shift |= bool(mine.any())
-        gone = mine & (self.pos < 0)
-        self.has[:, gone] = False
-        self.head = self.size  # then the search begins at the first freed cell, or at the start
-        self._empty(gone)
-        if not gone.any():
-            self.head = 0
-
-    def div(self, seq: int, p0: int, p1: int, d: int) -> None:
-        """Divides positions. The keys are then rotated the wrong way, by as much as the position
-        changed: libllama does the same."""
-        mine = self._at(seq, p0, p1)
-        old = self.pos[mine]
-        self.pos[mine] //= d
-        self.shift[mine] += old - self.pos[mine]  # upstream's sign
-        self.has_shift |= bool(mine.any())
-        self._forget()
-
-    def shifted(self) -> None:
-        """Notes that the keys have been rotated to their positions."""
-        self.shift.fill(0)
-        self.has_shift = False
-
     # --- save and restore
 
     def save(self, idxs: Idxs | slice = slice(None)) -> Saved:
         """A copy of some or all cells for `restore`."""
-        return Saved(
-            idxs,
-            self.pos[idxs].copy(),
-            self.shift[idxs].copy(),
-            self.has[:, idxs].copy(),
-            self.head,
-            self.has_shift,
-        )
+        return Saved(idxs, self.pos[idxs].copy(), self.head)
 
     def restore(self, saved: Saved) -> None:
         """Puts cells and head back as they were."""
         self.pos[saved.idxs] = saved.pos
-        self.shift[saved.idxs] = saved.shift
-        self.has[:, saved.idxs] = saved.has
+        self._has[0, saved.idxs] = saved.pos >= 0
         self.head = saved.head
-        self.has_shift = saved.has_shift
         self._forget()
+
+    def lose(self, idxs: Idxs) -> bool:
+        """Empties cells whose keys and values were overwritten. Returns whether the next token
+        needs one of them."""
+        taken = idxs[self.pos[idxs] >= 0]
+        missed = bool((self.pos[taken] > self.last + 1 - self.n_swa).any())
+        self.pos[taken] = -1
+        self._has[0, taken] = False
+        self._forget()
+        return missed
 
     # --- masks
 
-    def fill_mask(self, mask: npt.NDArray[Any], seq: int, pos: npt.NDArray[np.int32]) -> None:
+    def fill_mask(self, mask: npt.NDArray[Any], pos: npt.NDArray[np.int32]) -> None:
         """Fills mask [n_rows, n_kv] (numpy's order) for tokens at `pos` that already have cells: 0
         for the cells that a token attends to, -inf for all others."""
         assert mask.flags.c_contiguous
         n_rows, n_kv = mask.shape
         f16, data, rows = mask.dtype.itemsize == 2, ffi.from_buffer(mask), np.ascontiguousarray(pos)
         positions = ffi.from_buffer("int32_t[]", rows)
-        lib.gp_kv_mask(self.native, seq, positions, n_rows, n_kv, f16, data)
+        lib.gp_kv_mask(self.native, 0, positions, n_rows, n_kv, f16, data)

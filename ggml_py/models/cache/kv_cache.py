@@ -16,8 +16,7 @@ from ...tensors.tensor import Tensor
 from ..file.free_memory import alloc_all
 from ..file.hparams import HParams
 from ..file.placement import LayerPlacement
-from .streams import Slot, Streams
-from .ubatch import Ubatch
+from .cells import Cells, Idxs
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -30,7 +29,7 @@ TYPES = tuple(
 class KvCache:
     """A K and a V tensor per layer, on the layer's device. A token's cell is its row in them.
 
-    K is [n_embd_gqa, n_cells, n_stream]: a row per token. V is the same, but with `v_trans`
+    K is [n_embd_gqa, n_cells]: a row per token. V is the same, but with `v_trans`
     (without flash attention) its rows are elements and its columns tokens, as the product of
     attention needs it. A quantised cache holds rotated vectors, which quantise better (llama.cpp's
     Hadamard matrices).
@@ -41,7 +40,7 @@ class KvCache:
         hparams: HParams,
         placement: LayerPlacement,
         layers: Sequence[int],
-        cells: Streams,
+        cells: Cells,
         type_k: Type,
         type_v: Type,
         v_trans: bool,
@@ -64,7 +63,7 @@ class KvCache:
             if buft not in self._contexts:
                 self._contexts[buft] = Context()
             context = self._contexts[buft]
-            ne = (hparams.n_embd_gqa, cells.size, cells.n_stream)
+            ne = (hparams.n_embd_gqa, cells.size)
             self.k[il] = context.new_tensor(type_k, *ne, name=f"cache_k_l{il}")
             self.v[il] = context.new_tensor(type_v, *ne, name=f"cache_v_l{il}")
         self.buffers = alloc_all(self._contexts)
@@ -74,27 +73,10 @@ class KvCache:
         fast = hasattr(lib, "ggml_mul_mat_set_hint")
         return fast and lib.ggml_is_quantized(type_) and self.hparams.n_embd_head % 64 == 0
 
-    @property
-    def rotation_crosses_heads(self) -> bool:
-        """Whether the Hadamard matrix mixes the part of a head that RoPE rotates with the rest."""
-        return any(self.n_rot_k > self.hparams.layer_rope(il).n_rot for il in self.k)
-
     def zero(self) -> None:
         """Fills the cache with zeros: even cells that attention masks out must be finite."""
         for buffer in self.buffers:
             buffer.clear()
-
-    def cp_stream(self, src: int, dst: int) -> None:
-        """Copies all cells of one stream to another, which is empty until the copy is complete."""
-        self.cells.streams[dst].clear()
-        with Context() as context:
-            for cache in (*self.k.values(), *self.v.values()):
-                source, target = (
-                    context.view_2d(cache, *cache.ne[:2], cache.nb[1], s * cache.nb[2])
-                    for s in (src, dst)
-                )
-                source.copy_to(target)
-        self.cells.streams[dst].cp_from(self.cells.streams[src], 0)
 
     def close(self) -> None:
         """Closes the contexts, and the buffers with them."""
@@ -106,13 +88,13 @@ class KvCache:
     def cpy_k(self, ctx: Context, k_cur: Tensor, k_idxs: Tensor, il: int) -> Tensor:
         """Stores k_cur [n_embd_head, n_head_kv, n_tokens] in the cells k_idxs [n_tokens]."""
         k_cur = self._rows(ctx, k_cur)
-        return ctx.set_rows(self._all_streams(ctx, self.k[il]), k_cur, k_idxs)
+        return ctx.set_rows(self.k[il], k_cur, k_idxs)
 
     def cpy_v(self, ctx: Context, v_cur: Tensor, v_idxs: Tensor, il: int) -> Tensor:
         """Stores v_cur [n_embd_head, n_head_kv, n_tokens] in the rows v_idxs, from `v_idxs`."""
         v = self.v[il]
         if not self.v_trans:
-            return ctx.set_rows(self._all_streams(ctx, v), self._rows(ctx, v_cur), v_idxs)
+            return ctx.set_rows(v, self._rows(ctx, v_cur), v_idxs)
         n_embd, n_tokens = self.hparams.n_embd_gqa, v_cur.ne[2]
         whole_rows = lib.ggml_row_size(v_cur.type, n_embd) == v_cur.nb[2]  # not part of a fused QKV
         v_cur = (ctx.reshape_2d if whole_rows else ctx.cont_2d)(v_cur, n_embd, n_tokens)
@@ -122,40 +104,29 @@ class KvCache:
     def _rows(self, ctx: Context, cur: Tensor) -> Tensor:
         return ctx.view_2d(cur, self.hparams.n_embd_gqa, cur.ne[2], cur.nb[2], 0)
 
-    def _all_streams(self, ctx: Context, cache: Tensor) -> Tensor:
-        """The cache with the cells of all streams as consecutive rows."""
-        size, n_stream = self.cells.size, self.cells.n_stream
-        if n_stream == 1:
-            return cache
-        return ctx.reshape_2d(cache, self.hparams.n_embd_gqa, size * n_stream)
+    def get_k(self, ctx: Context, n_kv: int, il: int) -> Tensor:
+        """The keys in the first n_kv cells: [n_embd_head, n_head_kv, n_kv, 1]."""
+        return self._tokens(ctx, self.k[il], self._k_strides, n_kv)
 
-    def get_k(self, ctx: Context, n_kv: int, s0: int, n_stream: int, il: int) -> Tensor:
-        """The keys in the first n_kv cells of n_stream streams, starting at s0: [n_embd_head,
-        n_head_kv, n_kv, n_stream]."""
-        return self._tokens(ctx, self.k[il], self._k_strides, n_kv, s0, n_stream)
-
-    def get_v(self, ctx: Context, n_kv: int, s0: int, n_stream: int, il: int) -> Tensor:
-        """The values, as `get_k`, or with `v_trans` as [n_kv, n_head_kv, n_embd_head, n_stream]."""
+    def get_v(self, ctx: Context, n_kv: int, il: int) -> Tensor:
+        """The values, as `get_k`, or with `v_trans` as [n_kv, n_head_kv, n_embd_head, 1]."""
         v, hp = self.v[il], self.hparams
         if not self.v_trans:
-            return self._tokens(ctx, v, self._v_strides, n_kv, s0, n_stream)
+            return self._tokens(ctx, v, self._v_strides, n_kv)
         nb2, nb1, nb3 = (
             lib.ggml_row_size(v.type, self.cells.size * n)
             for n in (1, hp.n_embd_head, hp.n_embd_gqa)
         )
-        ne = (n_kv, hp.n_head_kv, hp.n_embd_head, n_stream)
-        return ctx.view_4d(v, *ne, nb1, nb2, nb3, s0 * nb3)
+        return ctx.view_4d(v, n_kv, hp.n_head_kv, hp.n_embd_head, 1, nb1, nb2, nb3, 0)
 
     def _tokens(
-        self, ctx: Context, cache: Tensor, strides: tuple[int, int, int],
-        n_kv: int, s0: int, n_stream: int,
-    ) -> Tensor:  # fmt: skip
+        self, ctx: Context, cache: Tensor, strides: tuple[int, int, int], n_kv: int
+    ) -> Tensor:
         hp = self.hparams
-        ne = (hp.n_embd_head, hp.n_head_kv, n_kv, n_stream)
-        return ctx.view_4d(cache, *ne, *strides, s0 * strides[2])
+        return ctx.view_4d(cache, hp.n_embd_head, hp.n_head_kv, n_kv, 1, *strides, 0)
 
     def _strides(self, type_: Type) -> tuple[int, int, int]:
-        """Bytes of a head, a token and a stream, if rows are tokens."""
+        """Bytes of a head, a token and all tokens, if rows are tokens."""
         head, token = (
             lib.ggml_row_size(type_, n) for n in (self.hparams.n_embd_head, self.hparams.n_embd_gqa)
         )
@@ -163,17 +134,9 @@ class KvCache:
 
     # --- values of inputs
 
-    def v_idxs(self, ubatch: Ubatch, slot: Slot) -> npt.NDArray[np.int64]:
-        """The rows of V for a ubatch's tokens: their cells, or with `v_trans` all elements of
-        these."""
-        cells = self.cells.idxs(ubatch, slot)
-        if not self.v_trans:
-            return cells
-        if self.cells.n_stream > 1:  # a stream has n_embd_gqa rows per cell
-            cells = cells + cells // self.cells.size * (
-                self.cells.size * (self.hparams.n_embd_gqa - 1)
-            )
-        return (cells[:, None] + self._v_rows).reshape(-1)
+    def v_idxs(self, cells: Idxs) -> npt.NDArray[np.int64]:
+        """The rows of V for tokens in these cells: the cells, or with `v_trans` all elements."""
+        return (cells[:, None] + self._v_rows).reshape(-1) if self.v_trans else cells
 
     def v_idxs_size(self, n_tokens: int) -> int:
         """The number of elements of `v_idxs`."""

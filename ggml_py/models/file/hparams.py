@@ -61,45 +61,6 @@ class SlidingWindow:
 
 
 @dataclass(frozen=True, slots=True)
-class Ssm:
-    """A state space model in place of attention."""
-
-    d_conv: int  # tokens per convolution
-    d_inner: int  # elements per token
-    d_state: int  # state elements per element of a token
-    dt_rank: int  # rank of a token's step dt; mamba2: number of heads
-    n_group: int = 0  # groups of heads that share b (into the state) and c (out of it)
-    conv_dim: int = 0  # elements per token that are convolved
-    d_in_proj: int = 0  # elements of a token's projection
-    dt_b_c_rms: bool = False  # whether dt, b and c are normalised
-
-    @property
-    def head_dim(self) -> int:
-        """Elements per head."""
-        return self.d_inner // self.dt_rank
-
-    @property
-    def d_group(self) -> int:
-        """Elements per group."""
-        return self.d_inner // self.n_group
-
-    @property
-    def d_x_proj(self) -> int:
-        """Elements of mamba's projection of a token: dt, b and c."""
-        return self.dt_rank + 2 * self.d_state
-
-    @property
-    def n_embd_r(self) -> int:
-        """Elements of a sequence's convolution state."""
-        return (self.d_conv - 1) * self.conv_dim
-
-    @property
-    def n_embd_s(self) -> int:
-        """Elements of a sequence's scan state."""
-        return self.d_state * self.d_inner
-
-
-@dataclass(frozen=True, slots=True)
 class HParams:
     """The hyperparameters of one model, by llama.cpp's names; 0 for those that it does not have."""
 
@@ -119,7 +80,6 @@ class HParams:
     n_ff_exp: int = 0  # of one expert
     n_positions: int = 0  # learned positions; 0 if the model takes any position
     swa: SlidingWindow | None = None
-    ssm: Ssm | None = None
     tok_scale: float = 1.0  # factor of the tokens' embeddings
     attention_scale: float = 0.0
     attn_logit_softcapping: float = 0.0
@@ -209,9 +169,8 @@ class Keys:
         return value
 
 
-def read(metadata: Mapping[str, Any], arch: str, rope_mode: int | None) -> HParams:
-    """The hyperparameters that all architectures share. Without `rope_mode`, only those that
-    architectures without attention share, too.
+def read(metadata: Mapping[str, Any], arch: str, rope_mode: int) -> HParams:
+    """The hyperparameters that all architectures share.
 
     Raises `ModelError` for keys that are missing, impossible, or not supported.
     """
@@ -224,8 +183,6 @@ def read(metadata: Mapping[str, Any], arch: str, rope_mode: int | None) -> HPara
         n_vocab=_n_vocab(metadata, keys),
         eog_tokens=eog_tokens(metadata),
     )
-    if rope_mode is None:
-        return common
     n_head = keys.size("attention.head_count")
     n_head_kv = keys.size("attention.head_count_kv", n_head)
     n_embd_head = keys.size("attention.key_length", common.n_embd // n_head)

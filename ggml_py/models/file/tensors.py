@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
-from operator import attrgetter
 from typing import Any, TypeVar
 
 from ...tensors.tensor import Tensor
@@ -129,8 +128,8 @@ def _factors(weights: Weights, hp: HParams, il: int, name: str) -> Tensor | None
 
 
 def _size(hp: HParams, name: str) -> int:
-    """The size of that name in `HParams`; "ssm.NAME" is a size in its `ssm`."""
-    size: int = attrgetter(name)(hp)
+    """The size of that name in `HParams`."""
+    size: int = getattr(hp, name)
     return size
 
 

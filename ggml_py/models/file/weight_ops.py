@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from typing import Final
 
 from ...backends.buffer import BufferType
@@ -10,11 +9,9 @@ from ...backends.device import Device
 from ...enums import Op, Type
 from ...graphs.context import Context
 from ...tensors.tensor import Tensor
-from .hparams import HParams, Ssm
+from .hparams import HParams
 
 INPUT: Final = -1  # the layer number of the token embedding
-_SSM_OPS = {"ssm_conv1d.weight": Op.SSM_CONV, "ssm_a": Op.SSM_SCAN, "ssm_d": Op.MUL}
-SCAN_K = (1,) if "K" in inspect.signature(Context.ssm_scan).parameters else ()  # since 0.21.0
 
 
 def op_of(il: int, name: str) -> Op:
@@ -30,9 +27,6 @@ def op_of(il: int, name: str) -> Op:
         return Op.GET_ROWS
     if name.endswith("attn_sinks.weight"):
         return Op.SCALE
-    for suffix, op in _SSM_OPS.items():
-        if name.endswith(suffix):
-            return op
     return Op.MUL_MAT_ID if expert else Op.MUL_MAT
 
 
@@ -65,10 +59,6 @@ def user_of(context: Context, op: Op, weight: Tensor, hp: HParams) -> Tensor:
     if op == Op.ROPE:
         cur, positions = new("f32", hp.n_embd_head, hp.n_head, 512), new("i32", 512)
         return context.rope_ext(cur, positions, weight, 0, 0, 0, 0, 0, 0, 0, 0, 0)
-    if op == Op.SSM_CONV:
-        return context.ssm_conv(new("f32", ne[0] - 1 + 512, ne[1], 3), weight)
-    if op == Op.SSM_SCAN and hp.ssm is not None:
-        return _scan_of(context, weight, hp.ssm)
     if op in (Op.ADD_ID, Op.MUL_MAT_ID):
         n_used = hp.experts.n_expert_used if hp.experts else 1
         cur, ids = new("f32", ne[0], n_used, 512), new("i32", n_used, 512)
@@ -76,15 +66,3 @@ def user_of(context: Context, op: Op, weight: Tensor, hp: HParams) -> Tensor:
             *((cur, weight) if op == Op.ADD_ID else (weight, cur)), ids
         )
     return context.mul_mat(weight, new("f32", ne[0], 512, *ne[2:]))
-
-
-def _scan_of(context: Context, ssm_a: Tensor, ssm: Ssm) -> Tensor:
-    """The scan of three sequences of 512 tokens. mamba has a decay factor per state element, mamba2
-    one per head."""
-    d_state, n_head = (ssm.d_state if ssm_a.ne[0] == 1 else ssm_a.ne[0]), ssm_a.ne[1]
-    head_dim, tokens = ssm.d_inner // n_head, (512, 3)
-    states = context.new_tensor("f32", d_state, head_dim, n_head, 3)
-    x = context.new_tensor("f32", head_dim, n_head, *tokens)
-    dt = context.new_tensor("f32", n_head, *tokens)
-    b, c = (context.new_tensor("f32", d_state, max(ssm.n_group, 1), *tokens) for _ in "bc")
-    return context.ssm_scan(states, x, dt, ssm_a, b, c, context.new_tensor("i32", 3), *SCAN_K)
