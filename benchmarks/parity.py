@@ -33,7 +33,7 @@ from rich.table import Table
 from ggml_py import models
 
 sys.path.append(str(Path(__file__).resolve().parent.parent))
-from tests.support.arch_files import ARCHS, RECURRENT, deeper
+from tests.support.arch_files import ARCHS, OURS, deeper
 from tests.support.oracle_programs import Oracle
 
 TYPES = ("f32", "f16", "q8_0", "q4_0", "q4_k", "q6_k")
@@ -130,16 +130,15 @@ def cells(
     oracle: Oracle, names: list[str], types: list[str], settings: list[str],
     n_prompt: tuple[int, ...], n_predict: int,
 ) -> Iterator[Cell]:  # fmt: skip
-    """All cells. Recurrent models have no settings for attention."""
+    """All cells."""
     with tempfile.TemporaryDirectory() as folder:
         for name in names:
             for type_ in types:
                 path = file_of(oracle, name, type_, Path(folder))
                 for setting in settings:
-                    if not (name in RECURRENT and setting in ("flash", "q8_0 cache")):
-                        yield cell(
-                            oracle, path, name, type_, setting, n_prompt, n_predict, Path(folder)
-                        )
+                    yield cell(
+                        oracle, path, name, type_, setting, n_prompt, n_predict, Path(folder)
+                    )
                 path.unlink()
 
 
@@ -186,7 +185,7 @@ def main() -> None:
     options = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    options.add_argument("--only", type=_words(ARCHS), default=list(ARCHS))
+    options.add_argument("--only", type=_words(OURS), default=list(OURS))
     options.add_argument("--types", type=_words(TYPES))
     options.add_argument("--settings", type=_words(SETTINGS))
     options.add_argument("--quick", action="store_true", help="fewer types, settings and tokens")

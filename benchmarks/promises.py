@@ -37,7 +37,7 @@ from ggml_py.sim.profiles.cards import OF_BACKEND
 
 sys.path.append(str(Path(__file__).resolve().parent.parent))
 from tests.support import arch_headers
-from tests.support.arch_files import ARCHS, RECURRENT, deeper, load
+from tests.support.arch_files import ARCHS, OURS, deeper, load
 from tests.support.oracle_programs import Oracle
 from tests.support.placements import (
     CARD_OPTIONS,
@@ -74,8 +74,6 @@ SETTINGS: dict[str, tuple[dict[str, dict[str, Any]], dict[str, Any]]] = {
     "-nr -lm none": (ONE, {"n_gpu_layers": 1, "load_mode": "none"}),
     "-c 1000 -b 100 -ub 64": (ONE, {**ALL, "n_ctx": 1000, "n_batch": 100, "n_ubatch": 64}),
     "-c 100": (ONE, {**ALL, "n_ctx": 100}),
-    "-np 3": (ONE, {**ALL, "n_ctx": 1024, "n_seq_max": 3}),
-    "-np 3 -kvu": (ONE, {**ALL, "n_ctx": 1024, "n_seq_max": 3, "kv_unified": True}),
     "2 GPUs": (TWO, ALL),
     "-ot ffn=CPU": (ONE, {**ALL, "overrides": "ffn_=CPU"}),
     "rtx4090": ({"gpu0": {"card": "rtx4090"}}, ALL),
@@ -85,9 +83,8 @@ CARDS = tuple(OF_BACKEND[backend] for backend in card_backends())
 # Types of weights. Upstream's small models have f32.
 TYPES = {
     "llama": ("q4_0", "q4_k", "bf16"), "qwen3": ("q5_1",), "llama-moe": ("q4_k",),
-    "gemma3": ("q8_0",), "gpt-oss": ("mxfp4",), "mamba": ("f16",),
+    "gemma3": ("q8_0",), "gpt-oss": ("mxfp4",)
 }  # fmt: skip
-NOT_RECURRENT = ("-fa on", "-ctk q8_0 -ctv q8_0")
 LACKING = ("MUL_MAT", "RMS_NORM", "FLASH_ATTN_EXT", "ROPE", "MUL", "ADD", "GET_ROWS", "SWIGLU")
 SHAPES = (1, 64)  # tokens
 _SIM = {"host_buffer": "host_buffer", "memory": "memory", "card": "profile"}
@@ -179,7 +176,7 @@ def what_ifs(oracle: Oracle, path: Path, op: str) -> tuple[int, int, int]:
 def main() -> int:
     """Prints the tables."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", default=",".join(ARCHS))
+    parser.add_argument("--only", default=",".join(OURS))
     parser.add_argument("--oracle", type=Path)
     parser.add_argument("--write", action="store_true")
     args = parser.parse_args()
@@ -206,8 +203,7 @@ def main() -> int:
                 for card in CARDS:
                     tables["cards"][card][f"{arch} {type_}"] = on_card(oracle, typed, card, ALL)
             for setting in SETTINGS:
-                if not (arch in RECURRENT and setting in NOT_RECURRENT):
-                    tables["memory"].setdefault(setting, {})[arch] = memory(oracle, path, setting)
+                tables["memory"].setdefault(setting, {})[arch] = memory(oracle, path, setting)
             for program in PROGRAMS:
                 tables["programs"].setdefault(program, {})[arch] = programs(oracle, path, program)
             for op in LACKING:

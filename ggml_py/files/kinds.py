@@ -58,7 +58,7 @@ _TENSORS = FileKind(
 _OLD = FileKind(
     "a model in a format older than GGUF", "get it as GGUF, or convert the original again"
 )
-_SEQUENCE = FileKind("a saved sequence", "ggml_py's Model.load_seq reads it")
+_SEQUENCE = FileKind("a saved sequence", "LlamaModel.load_seq reads it")
 _SESSION = FileKind("a saved session of llama.cpp", "only llama.cpp reads it")
 _ZIP = FileKind(
     "a ZIP archive",

@@ -96,9 +96,8 @@ def load(
     `n_ubatch` the most that one graph takes (512). `flash_attn` is "on" (or True), "off" (or
     False), or "auto": on if the device of each layer supports it. `type_k` and `type_v` are the
     cache's types. Layers with a sliding window have their own cache, which holds only the window
-    unless `swa_full`. `n_seq_max` sequences (1) can be evaluated. They share n_ctx evenly, or with
-    `kv_unified` as they need it (see `Batch`). A recurrent model has one state per sequence,
-    whatever its length, so n_ctx and the options for caches mean nothing to it. `repack` copies
+    unless `swa_full`. `n_seq_max` sequences (1) can be evaluated, several by libllama. They share
+    n_ctx evenly, or with `kv_unified` as they need it (see `Batch`). `repack` copies
     weights that the CPU multiplies with into layouts for its kernels, if it has any (buffer type
     CPU_REPACK and others); without it they stay in the mapped file.
 
@@ -119,7 +118,7 @@ def load(
 
     `graphs` are "ours", of an architecture in `ARCHS`, or "libllama", of any that llama.cpp loads
     (`llama.open`, which builds libllama if it is not there, unless `build` is False). "auto" means
-    ours if we write that architecture and split mode, otherwise libllama's.
+    ours if we write that architecture and split mode, for one sequence; otherwise libllama's.
 
     `path` may be an http(s) address, of which only the header is read. With `header_only` a file
     may end after its header. Such a model plans; evaluating raises `ModelError`.

@@ -60,7 +60,7 @@ KINDS = {
     "text.txt": ((), f"invalid magic characters: 'hell', expected 'GGUF'. {GET}", NEITHER),
     "other.json": ((), f"invalid magic characters: .*, expected 'GGUF'. {GET}", "is not a plan: "),
     "short": ((), f"a GGUF header has 24 bytes, this file has only 2. {GET}", NEITHER),
-    "seq.bin": ((), *["seq.bin is a saved sequence, not a .*: .*Model.load_seq reads it"] * 2),
+    "seq.bin": ((), *["seq.bin is a saved sequence, not a .*: .*LlamaModel.load_seq reads it"] * 2),
     "m.safetensors": ((), *["is a checkpoint in another format, .*convert_hf_to_gguf.py"] * 2),
     "pointer.gguf": ((), *["is a Git LFS pointer, not a .*: `git lfs pull` gets the file"] * 2),
     "old.bin": ((), *["a model in a format older than GGUF, not a .*: get it as GGUF"] * 2),
@@ -82,6 +82,7 @@ def folder(tmp_path_factory):
         plan = model.plan()
         with model.record() as recording:
             model.eval([1, 2])
+    with models.load(folder / "m.gguf", n_threads=1, graphs="libllama") as model:
         model.save_seq(folder / "seq.bin")
     for name in ("plan.json", "plan.json.gz", "plan.html", "plan.trace.json"):
         plan.export(folder / name)

@@ -140,7 +140,7 @@ def test_a_decoding_step_is_taken_apart(tmp_path):
 
 def parity(*options):
     return subprocess.run(
-        [sys.executable, str(BENCHMARKS / "parity.py"), "--only", "llama,mamba", *options],
+        [sys.executable, str(BENCHMARKS / "parity.py"), "--only", "llama,gemma3", *options],
         capture_output=True, text=True, check=False, env=os.environ, timeout=300,
     )  # fmt: skip
 
@@ -151,7 +151,7 @@ def test_parity_is_a_table_of_architectures_and_settings(oracle):
     cells = json.loads(done.stdout)
     assert [(c["architecture"], c["type"], c["setting"]) for c in cells] == [
         (name, type_, setting)
-        for name in ("llama", "mamba")
+        for name in ("llama", "gemma3")
         for type_ in ("f16", "q4_0")
         for setting in ("plain", "repacked")
     ]

@@ -28,6 +28,11 @@ def _load(env, **options):
     return env.later(models.load(_small(env.tmp_path), n_threads=1, **options))
 
 
+def _llama(env, **options):
+    """The same with libllama's graphs."""
+    return _load(env, graphs="libllama", **options)
+
+
 def _changed(env, metadata=None, drop=None):
     """A file like the small one, with other metadata or without a tensor."""
     header = {k: v for k, v in {**SPEC.header(), **(metadata or {})}.items() if v is not None}
@@ -36,8 +41,8 @@ def _changed(env, metadata=None, drop=None):
     return path
 
 
-def _closed(env):
-    model = _load(env)
+def _closed(env, **options):
+    model = _load(env, **options)
     model.close()
     return model
 
@@ -56,7 +61,7 @@ def _tokens(id, tokens, given, expected):
 
 
 def _half(env):
-    model = _load(env)
+    model = _llama(env)
     model.eval([1, 2])
     state = model.seq_state()
     model.set_seq_state(0, state[: len(state) // 2])
@@ -233,22 +238,22 @@ MISUSES = [
            "unexpected keyword"),
     misuse("stream/stop", lambda e: _load(e).stream([1], 3, stop=["</s>"]), TypeError,
            "str '</s>'", "stop: token: expected a whole number"),
-    misuse("stream/keep", lambda e: _load(e, n_ctx=256).stream(
+    misuse("stream/keep", lambda e: _llama(e, n_ctx=256).stream(
         [1] * 254, 3, context_shift=True, n_keep=-1), BAD, "n_keep=254", "can keep at most 252"),
     misuse("stream/closed", lambda e: _closed(e).stream([1], 3), ggml.ClosedError, "closed",
            "make another"),
-    misuse("state/text", lambda e: _load(e).set_seq_state(0, "state"), TypeError, "str 'state'",
+    misuse("state/text", lambda e: _llama(e).set_seq_state(0, "state"), TypeError, "str 'state'",
            "data: expected bytes"),
-    misuse("state/other-bytes", lambda e: _load(e).set_seq_state(0, bytes(64)), BAD,
-           "does not begin like one", "expected bytes that seq_state returned"),
-    misuse("state/part", lambda e: _half(e), BAD, "too early", "it is incomplete", at=_half),
-    misuse("state/seq", lambda e: _load(e).seq_state(1), BAD, "sequence 1", "larger n_seq_max"),
-    misuse("state/closed", lambda e: _closed(e).seq_state(), ggml.ClosedError, "closed",
-           "make another"),
-    misuse("state/tokens", lambda e: _load(e).save_seq(e.tmp_path / "s", tokens=[64]),
+    misuse("state/other-bytes", lambda e: _llama(e).set_seq_state(0, bytes(64)), BAD,
+           "is not a sequence of this model", "wrong sequence state magic"),
+    misuse("state/part", lambda e: _half(e), BAD, "is not a sequence", "end of buffer", at=_half),
+    misuse("state/seq", lambda e: _llama(e).seq_state(1), BAD, "sequence 1", "larger n_seq_max"),
+    misuse("state/closed", lambda e: _closed(e, graphs="libllama").seq_state(), ggml.ClosedError,
+           "closed", "make another"),
+    misuse("state/tokens", lambda e: _llama(e).save_seq(e.tmp_path / "s", tokens=[64]),
            ggml.ArgumentError, "tokens=64", "expected 0 to 63"),
-    misuse("state/model-file", lambda e: _load(e).load_seq(_small(e.tmp_path)), BAD,
-           "small.gguf is not the file of a sequence", "llama_state_seq_save_file"),
-    misuse("state/none", lambda e: _load(e).load_seq(None), TypeError, "NoneType", "expected str"),
+    misuse("state/model-file", lambda e: _llama(e).load_seq(_small(e.tmp_path)), BAD,
+           "small.gguf is not a sequence of this model", "unknown (magic, version)"),
+    misuse("state/none", lambda e: _llama(e).load_seq(None), TypeError, "NoneType", "expected str"),
     misuse("eval/full", lambda e: _load(e, n_ctx=256).eval([1] * 300), BAD, "300", "256"),
 ]  # fmt: skip

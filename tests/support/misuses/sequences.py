@@ -4,7 +4,7 @@ import ggml_py as ggml
 from ggml_py import models
 
 from ..misuses import misuse
-from .models import BAD, _closed, _load, _option
+from .models import BAD, _closed, _llama, _option
 
 
 def _batch(*tokens):
@@ -16,7 +16,7 @@ def _batch(*tokens):
 
 
 def _decode(id, tokens, given, expected, error=BAD, **options):
-    return misuse(f"decode/{id}", lambda e: _load(e, n_seq_max=2, **options).decode(
+    return misuse(f"decode/{id}", lambda e: _llama(e, n_seq_max=2, **options).decode(
         _batch(*tokens)), error, given, expected)  # fmt: skip
 
 
@@ -26,7 +26,7 @@ def _add(id, token, given, expected, error=TypeError):
 
 def _two(env):
     """A model of two sequences, one with tokens."""
-    model = _load(env, n_seq_max=2, n_ctx=512)
+    model = _llama(env, n_seq_max=2, n_ctx=512)
     model.eval([1, 2, 3])
     return model
 
@@ -52,11 +52,11 @@ MISUSES = [
     _decode("shared", [(1, 0, (0, 1))], "several sequences", "kv_unified=True"),
     _decode("large", [(1,)] * 9, "9 tokens", "at most 8 (n_batch)", n_batch=8),
     _decode("full", [(1,)] * 257, "257", "no room for 257 more", n_ctx=512),
-    misuse("decode/list", lambda e: _load(e).decode([1, 2]), TypeError, "list",
+    misuse("decode/list", lambda e: _llama(e).decode([1, 2]), TypeError, "list",
            "expected a Batch"),
-    misuse("decode/closed", lambda e: _closed(e).decode(models.Batch()), ggml.ClosedError,
+    misuse("decode/closed", lambda e: _closed(e, graphs="libllama").decode(models.Batch()), ggml.ClosedError,
            "closed", "make another"),
-    misuse("seq/closed", lambda e: _closed(e).seq_rm(0), ggml.ClosedError, "closed",
+    misuse("seq/closed", lambda e: _closed(e, graphs="libllama").seq_rm(0), ggml.ClosedError, "closed",
            "make another"),
     _seq("eval", lambda e: _two(e).eval([1], seq=2), "sequence 2", "expected 0 to 1"),
     _seq("rm", lambda e: _two(e).seq_rm(-1), "sequence -1", "expected 0 to 1"),
@@ -64,7 +64,7 @@ MISUSES = [
          TypeError),
     _seq("rm-range", lambda e: _two(e).seq_rm(0, -1), "p0=-1", "expected 0 to 2,147",
          ggml.ArgumentError),
-    _seq("cp-part", lambda e: _two(e).seq_cp(0, 1, 1), "only be copied as a", "kv_unified=True"),
+    _seq("cp-part", lambda e: _two(e).seq_cp(0, 1, 1), "copied as a whole", "kv_unified=True"),
     _seq("add", lambda e: _two(e).seq_add(0, 0, None, 0.5), "delta: expected", "float 0.5",
          TypeError),
     _seq("div", lambda e: _two(e).seq_div(0, 0, None, 0), "d=0", "expected 1 to 2,147",
