@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +41,7 @@ from .sequences import SequenceCalls
 from .shapes import check_shape
 from .tokenizer import Tokenizer
 from .watching import Looking, Watching
+from .what_if import Changes, reload, what_if
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -69,7 +71,9 @@ class LlamaModel(SequenceCalls):
         fit: Fit | None = None,
         only_header: str = "",
         line: CommandLine | None = None,
+        again: Callable[[Options], LlamaModel] | None = None,
     ) -> None:
+        """`again` opens the model with other options."""
         self._library = library
         self.path, self.arch = gguf.path, arch
         self.metadata = gguf.metadata
@@ -81,6 +85,7 @@ class LlamaModel(SequenceCalls):
         self._handles: list[Handle] = []  # in the order in which they are made
         self._only_header = only_header
         self._stamps = gguf._stamps
+        self._weights, self._opened_again = tuple(gguf.tensors), again
         self._made = model_made(gguf, options, self._params.devices, line)
         self._running: LlamaContext | None = None
         self._looking: Looking | None = None
@@ -290,9 +295,34 @@ class LlamaModel(SequenceCalls):
                 self._library.lib.gpl_forget(self._context.ptr)
 
     def what_if(self, n_tokens: int = 1, n_past: int = 0, n_seqs: int = 1, **changes: Any) -> Plan:
-        """`plan`, as ggml's scheduler alone would make it if something were otherwise: weights and
-        pins stay as llama.cpp made them. `changes` are arguments of `Plan.what_if`."""
-        return self.plan(n_tokens, n_past, n_seqs).what_if(**changes)
+        """What llama.cpp would plan for such a graph if something were otherwise.
+
+        `changes` are arguments of `Plan.what_if`, and profiles={"gpu0": "cuda"}, which gives a
+        backend the ops of a profile. A device that answers otherwise makes llama.cpp put weights
+        elsewhere, and pin other norms. The model is therefore opened again for other answers of
+        devices (supports, offload), moved weights (as by tensor_overrides), omitted backends and
+        op_offload. The plan is then llama.cpp's promise. The loader knows nothing of pins, copies
+        for pipeline parallelism, other releases, single nodes by number, moved caches or a smallest
+        number of rows. A plan with such a change is the scheduler's promise alone, and so is every
+        plan of a model of `open_command_line`. `Plan.promise` says which it is.
+
+        Raises what `Plan.what_if` raises, and what `open` raises if llama.cpp would not load the
+        model then.
+        """
+        shape = n_tokens, n_past, n_seqs
+        if self._opened_again is None:
+            return self.plan(*shape).what_if(**changes)
+        return what_if(self, self._again, self._weights, shape, changes)
+
+    @contextmanager
+    def _again(self, changes: Changes) -> Iterator[LlamaModel]:
+        """The same model under changes, while devices answer as assumed."""
+        assert self._opened_again is not None
+        fitted = self.fitted if self._fit is not None and self._fits else {}
+        options = replace(self._params.options, progress=None, **fitted)
+        again = reload(changes, options, self.scheduler.backends)
+        with again.assuming(), self._opened_again(replace(options, **again.options)) as model:
+            yield model
 
     @property
     def memory(self) -> tuple[MemoryRow, ...]:

@@ -99,4 +99,9 @@ def _opened(
         # With n_ctx 0 --fit knows that it may choose.
         as_given = line is not None or (fitting is not None and not wanted.n_ctx)
         wanted = wanted if as_given else wanted.sized(n_ctx_train)
-        return LlamaModel(library, gguf, arch, wanted, fitting, only_header, line)
+
+        def again(options: Options) -> LlamaModel:
+            return _opened(library, path, options, None, header_only)
+
+        given = (library, gguf, arch, wanted, fitting, only_header, line)
+        return LlamaModel(*given, None if line is not None else again)

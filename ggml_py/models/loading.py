@@ -19,6 +19,7 @@ from ..llama.options import Options, Progress, checked
 from ..llama.overrides import Overrides, cpu_overrides, resolve_overrides, warn_of_unmatched
 from ..llama.params import given_devices
 from ..llama.provenance import model_made
+from ..llama.what_if import Changes, reload
 from ..tensors.tensor import TypeLike
 from .archs import ARCHS
 from .build.decoder import Decoder, DecoderWeights
@@ -31,7 +32,6 @@ from .file.threads import Threads
 from .file.weights import Weights
 from .graphs import Graphs
 from .model import Model
-from .what_if import Changes, reload
 
 _LESS_WEIGHTS = (
     "To need less, put fewer layers on the GPUs (n_gpu_layers, -ngl), place some weights elsewhere "
@@ -212,7 +212,7 @@ def _again(
 ) -> Iterator[Model]:
     """The same model, loaded with changes that `what_if.reload` takes, while devices answer as
     assumed."""
-    again = reload(changes, options, placement)
+    again = reload(changes, options, placement.backends)
     asked = vars(options) | {"progress": None, "program": None}
     asked |= again.options | {"graphs": "ours"}
     with again.assuming(), load(path, **asked) as model:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -12,7 +12,8 @@ from ..llama.generation import Generation, generated
 from ..llama.provenance import made_for
 from ..llama.shapes import check_shape
 from ..llama.tokenizer import Tokenizer
-from ..plan import MemoryRow, Promise, as_texts
+from ..llama.what_if import Again, what_if
+from ..plan import MemoryRow, Promise
 from .alone import CHANGING, CLOSING, PLANNING, alone
 from .cache.kv_caches import KvCaches
 from .evaluation import Evaluation
@@ -21,7 +22,6 @@ from .file.placement import LayerPlacement
 from .file.weights import Weights
 from .flow import Decode, ModelGraph
 from .graphs import Graphs
-from .what_if import divided
 
 if TYPE_CHECKING:
     from ..llama.generation import Sample
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from ..scheduler.callbacks import EvalFunction
     from ..scheduler.recording import Recording
     from ..scheduler.scheduler import Scheduler
-    from .what_if import Changes
 
 
 class Model(Evaluation):
@@ -55,7 +54,7 @@ class Model(Evaluation):
         n_batch: int,
         n_ubatch: int,
         file: tuple[Path, Mapping[str, Any], Any],
-        again: Callable[[Changes], AbstractContextManager[Model]],
+        again: Again,
         closing: ExitStack,
     ) -> None:
         """`file` is the model's path, its metadata, and what its plans are made of; `again` loads
@@ -180,16 +179,8 @@ class Model(Evaluation):
         Raises what `Plan.what_if` raises, and what `load` raises if llama.cpp would not load the
         model then.
         """
-        before = self.plan(n_tokens, n_past, n_seqs)
-        loader, rest = divided(changes, (t for _buft, t in self.weights.placed))
-        before.check_changes(**{k: v for k, v in changes.items() if k != "profiles"})
-        if not loader:
-            return before.what_if(**rest)
-        with self._again(loader) as model:
-            found = model.plan(n_tokens, n_past, n_seqs)
-            promise = found.promise._replace(reloaded=as_texts(loader))
-            found = found.promised(promise, found.breakdown)
-        return found.what_if(**rest) if rest else found
+        weights = (t for _buft, t in self.weights.placed)
+        return what_if(self, self._again, weights, (n_tokens, n_past, n_seqs), changes)
 
     @property
     def memory(self) -> tuple[MemoryRow, ...]:

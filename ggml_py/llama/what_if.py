@@ -9,21 +9,55 @@ asked about: only the scheduler is told about them.
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Iterable, Mapping
-from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any, NamedTuple
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from ..backends.backend import Backend
 from ..backends.device import Device
+from ..plan import as_texts
 from ..sim.assumed import Answer, assuming, means
 from ..sim.given import named_devices
 from ..sim.named import load_profile
 from ..tensors.tensor import Tensor
 
 if TYPE_CHECKING:
-    from ..llama.options import Options
-    from .file.placement import LayerPlacement
+    from ..plan import Plan
+    from .options import Options
 
 Changes = dict[str, Any]  # arguments of `Plan.what_if`
+
+
+class Planner(Protocol):
+    """A model that plans graphs."""
+
+    def plan(self, n_tokens: int, n_past: int, n_seqs: int) -> Plan:
+        """The plan of a graph."""
+
+
+Again = Callable[[Changes], AbstractContextManager[Planner]]  # loads the model under changes
+
+
+def what_if(
+    model: Planner,
+    again: Again,
+    weights: Iterable[str],
+    shape: tuple[int, int, int],
+    changes: Changes,
+) -> Plan:
+    """The plan of a graph, as llama.cpp or the scheduler would make it under changes. `weights` are
+    the names of the model's."""
+    before = model.plan(*shape)
+    loader, rest = divided(changes, weights)
+    before.check_changes(**{k: v for k, v in changes.items() if k != "profiles"})
+    if not loader:
+        return before.what_if(**rest)
+    with again(loader) as other:
+        found = other.plan(*shape)
+        promise = found.promise._replace(reloaded=as_texts(loader))
+        found = found.promised(promise, found.breakdown)
+    return found.what_if(**rest) if rest else found
 
 
 class Reload(NamedTuple):
@@ -66,34 +100,49 @@ def _is_loaders(argument: str, key: Any, answer: Any, weights: list[str]) -> boo
     )
 
 
-def reload(changes: Changes, options: Options, placement: LayerPlacement) -> Reload:
+def reload(changes: Changes, options: Options, backends: Sequence[Backend]) -> Reload:
     """How to load a model with `options` again under changes of the first kind of `divided`."""
     found = Reload({}, {}, {})
     if "op_offload" in changes:
         found.options["op_offload"] = changes["op_offload"]
     if "drop" in changes:
-        gone = {_device(name, placement) for name in changes["drop"]}
+        gone = {_device(name, backends) for name in changes["drop"]}
         every = [d for given in options.devices for d in named_devices(given)]
         found.options["devices"] = [d for d in every if d not in gone]
     if "move_weights" in changes:
         # The first override that matches counts; of several changes the last.
         moved = [
-            (f"^{fnmatch.translate(which)}", _device(to, placement))
+            (regex_of(which), _device(to, backends))
             for which, to in changes["move_weights"].items()
         ]
         found.options["tensor_overrides"] = [*moved[::-1], *options.tensor_overrides]
     asked: dict[Device, list[tuple[str, bool]]] = {}
     for (backend, which), answer in changes.get("supports", {}).items():
-        asked.setdefault(_device(backend, placement), []).insert(0, (which, answer))
-    profiles = {_device(b, placement): p for b, p in changes.get("profiles", {}).items()}
+        asked.setdefault(_device(backend, backends), []).insert(0, (which, answer))
+    profiles = {_device(b, backends): p for b, p in changes.get("profiles", {}).items()}
     for device in dict.fromkeys((*profiles, *asked)):
         found.supports[device] = _answers(asked.get(device, []), profiles.get(device))
     wanted: dict[Device, list[tuple[str, bool]]] = {}
     for (backend, which), answer in changes.get("offload", {}).items():
-        wanted.setdefault(_device(backend, placement), []).insert(0, (which, answer))
+        wanted.setdefault(_device(backend, backends), []).insert(0, (which, answer))
     for device, pairs in wanted.items():
         found.offload[device] = _answers(pairs, None)
     return found
+
+
+def regex_of(pattern: str) -> str:
+    """A shell pattern as a regular expression of C++ and of Python."""
+    found, i = "", 0
+    while i < len(pattern):
+        char, end = pattern[i], pattern.find("]", i + 2)
+        if char == "[" and end > 0:
+            inside = pattern[i + 1 : end].replace("\\", r"\\")
+            found += f"[^{inside[1:]}]" if inside.startswith("!") else f"[{inside}]"
+            i = end
+        else:
+            found += {"*": ".*", "?": "."}.get(char) or re.escape(char)
+        i += 1
+    return f"^{found}$"
 
 
 def _answers(pairs: list[tuple[str, bool]], profile: Any) -> Answer:
@@ -108,12 +157,12 @@ def _answers(pairs: list[tuple[str, bool]], profile: Any) -> Answer:
     return answer
 
 
-def _device(name: str, placement: LayerPlacement) -> Device:
+def _device(name: str, backends: Sequence[Backend]) -> Device:
     """The device of a backend, by either name. Raises KeyError."""
-    for backend in placement.backends:
+    for backend in backends:
         if name.casefold() in (backend.name.casefold(), backend.device.name.casefold()):
             return backend.device
     raise KeyError(
         f"no backend '{name}' in this model; it has "
-        + ", ".join(backend.name for backend in placement.backends)
+        + ", ".join(backend.name for backend in backends)
     )
