@@ -160,7 +160,7 @@ class Evaluation(Alone):
         graphs.begin_decode()
         saved, applied = memory.save(), list[Ubatch]()
         rows: list[npt.NDArray[np.float32]] = []
-        ubatches = split(ids, memory.n_past, all_logits, self.n_ubatch)
+        ubatches = split(ids, memory.n_past, all_logits, self.n_batch, self.n_ubatch)
         try:
             memory.prepare(ubatches)
             for ubatch in ubatches:

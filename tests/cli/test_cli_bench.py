@@ -224,8 +224,12 @@ def test_ctrl_c_ends_with_the_rows_that_are_done(model, form):
 
 def benches_of(pid):
     """The processes of llama-bench that another one has started."""
-    found = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return [one for one in found if Path(f"/proc/{one}/comm").read_text() == "llama-bench\n"]
+    found = []
+    for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+        with contextlib.suppress(FileNotFoundError):  # it has ended meanwhile
+            if Path(f"/proc/{child}/comm").read_text() == "llama-bench\n":
+                found.append(child)
+    return found
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])

@@ -28,15 +28,17 @@ class Ubatch(NamedTuple):
         return len(self.token)
 
 
-def split(ids: Ids, start: int, all_logits: bool, n_ubatch: int) -> list[Ubatch]:
-    """Splits tokens from position `start` on after every n_ubatch. The logits are those of the last
-    token, or of all. C: llama_batch_allocr::split_simple"""
+def split(ids: Ids, start: int, all_logits: bool, n_batch: int, n_ubatch: int) -> list[Ubatch]:
+    """Splits tokens from position `start` on into batches, and each after every n_ubatch. The
+    logits are those of the last token, or of all. C: llama_batch_allocr::split_simple"""
     found = []
-    for first in range(0, len(ids), n_ubatch):
-        part: Any = ids[first : first + n_ubatch]
-        n = len(part)
-        last = first + n == len(ids)
-        out_ids = range(n) if all_logits else (n - 1,) if last else ()
-        pos = np.arange(start + first, start + first + n, dtype=np.int32)
-        found.append(Ubatch(part, pos, np.array(out_ids, np.int32), []))
+    for batch in range(0, len(ids), n_batch):
+        end = min(batch + n_batch, len(ids))
+        for first in range(batch, end, n_ubatch):
+            part: Any = ids[first : min(first + n_ubatch, end)]
+            n = len(part)
+            last = first + n == len(ids)
+            out_ids = range(n) if all_logits else (n - 1,) if last else ()
+            pos = np.arange(start + first, start + first + n, dtype=np.int32)
+            found.append(Ubatch(part, pos, np.array(out_ids, np.int32), []))
     return found
