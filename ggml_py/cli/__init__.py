@@ -41,6 +41,7 @@ from . import (
     view,
     why_not,
 )
+from .shared.flags import FlagHandler, with_flags
 from .shared.source import as_given
 
 VERSION = importlib.import_module("ggml_py").__version__  # of this code, not of an installed one
@@ -50,8 +51,17 @@ class _ReaderGoneError(Exception):
     """The reader of our output closed the pipe, as `ggml-py plan m.gguf -v | head` does."""
 
 
+_WARNINGS = FlagHandler()
+
+
 class _Verbs(click.Group):
     """The verbs. click treats a closed pipe as a failure; here it is not one."""
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        """Like click's, which finds the verb."""
+        found = super().resolve_command(ctx, args)
+        _WARNINGS.command = found[1]
+        return found
 
     def make_context(self, *arguments: Any, **settings: Any) -> click.Context:
         """Like click's, which prints the help."""
@@ -81,6 +91,7 @@ def _reader() -> Iterator[None]:
 def cli(context: click.Context, debug: bool) -> None:
     """Drive upstream ggml, and see why every op runs where it runs."""
     context.obj = debug
+    logging.getLogger("ggml_py").addHandler(_WARNINGS)
     if not debug:
         # The error's line already has what ggml said about it; logging would print it again.
         logging.getLogger("ggml").addHandler(logging.NullHandler())
@@ -139,5 +150,6 @@ def main() -> None:
         else:
             # str() of a KeyError is the message in quotation marks
             message = error.args[0] if isinstance(error, KeyError) and error.args else error
-            click.echo(f"error: {as_given(str(message))}", err=True)
+            text = with_flags(as_given(str(message)), _WARNINGS.command)
+            click.echo(f"error: {text}", err=True)
         sys.exit(1)

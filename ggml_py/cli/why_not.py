@@ -12,6 +12,7 @@ import click
 from ..errors import AllocError, ModelError
 from ..trace.answers.why_not import ASKED
 from ..trace.promise import as_texts
+from .shared.flags import with_flags
 from .shared.options import ModelCommand, as_json, echo_json
 from .shared.source import Source, source_options
 from .shared.tensor import get_tensor
@@ -124,7 +125,7 @@ def _planned_with(model: Source, flags: Sequence[Flag]) -> tuple[Plan | str, str
             short = " and ".join(one.text for one in lacks(loaded))
             return loaded.plan(*model.shape), short
     except (AllocError, ModelError) as error:
-        return str(error), ""
+        return with_flags(str(error), click.get_current_context().command), ""
     finally:
         log.disabled = False
 

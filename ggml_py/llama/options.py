@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..errors import ModelError
+from ..errors import ArgumentError, ModelError
 from .programs import PROGRAMS, with_defaults
 
 if TYPE_CHECKING:
@@ -171,7 +171,7 @@ TABLE = (
 BY_NAME = {option.name: option for option in TABLE}
 DEFAULTS: dict[str, Any] = {option.name: option.default for option in TABLE}
 
-_INT_MAX = (1 << 31) - 1  # the largest number that llama.cpp can hold
+_INT_MIN, _INT_MAX = -(1 << 31), (1 << 31) - 1  # the numbers that llama.cpp can hold
 
 log = logging.getLogger("ggml_py")
 
@@ -267,7 +267,11 @@ def checked(asked: Mapping[str, Any]) -> Options:
             raise TypeError(f"{option.name}={value!r}: expected True or False")
     asked["tensor_overrides"] = tuple(override_pairs(asked["tensor_overrides"]))
     check_function(asked["progress"], "(share)", "progress")
-    asked["type_k"], asked["type_v"] = type_of(asked["type_k"]), type_of(asked["type_v"])
+    for name in ("type_k", "type_v"):
+        try:
+            asked[name] = type_of(asked[name])
+        except ArgumentError as error:
+            raise ArgumentError(f"{name}={asked[name]!r}: {error}") from None
     asked["flash_attn"] = _with_quantised_v(asked["flash_attn"], asked["type_v"])
     return Options(**asked)
 
@@ -282,7 +286,7 @@ def _check_numbers(asked: Mapping[str, Any]) -> None:
         name, value = option.name, asked[option.name]
         if option.kind not in ("int", "layers") or (name == "n_threads" and value is None):
             continue
-        least = -SIZE_MAX if option.least is None else option.least
+        least = _INT_MIN if option.least is None else option.least
         if integer(name, value, -SIZE_MAX) < least:
             raise ModelError(f"{name}={value}: expected at least {least}")
         if value > _INT_MAX:

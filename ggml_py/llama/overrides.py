@@ -42,8 +42,8 @@ def parse_overrides(text: str) -> list[tuple[str, str]]:
         found = _PAIR.match(text, at)
         if found is None:
             raise ArgumentError(
-                f"'{text[at:]}': expected REGEX=NAME, several separated by commas, like "
-                r"'\.ffn_.*_exps=CPU'; NAME is that of a device or buffer type"
+                f"tensor_overrides={text[at:]!r}: expected REGEX=NAME, several separated by "
+                r"commas, like '\.ffn_.*_exps=CPU'; NAME is that of a device or buffer type"
             )
         pairs.append((found[1], found[2].strip()))
         at = found.end()

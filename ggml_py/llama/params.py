@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import math
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -15,13 +17,16 @@ from ..enums import BackendDevType
 from ..errors import ModelError
 from ..sim.given import named_devices
 from .library import Library
-from .options import LOAD_MODES, TABLE, Options
+from .options import BY_NAME, LOAD_MODES, TABLE, Options
 from .overrides import cpu_overrides, resolve_overrides
 
 if TYPE_CHECKING:
     from .command_line import CommandLine
 
+log = logging.getLogger("ggml_py")
+
 GPU_TYPES = (BackendDevType.GPU, BackendDevType.IGPU)
+_ABOUT_GPUS = ("n_gpu_layers", "split_mode", "main_gpu", "tensor_split")
 _UNLOCKED = {2: 0, 3: 1}  # LLAMA_LOAD_MODE_MLOCK: as NONE, MMAP_MLOCK: as MMAP
 
 
@@ -38,7 +43,7 @@ class Params:
         self.devices = given_devices(options.devices)
         self.gpus = [d for d in self.devices if d.type in GPU_TYPES]
         self.accelerators = [d for d in self.devices if d.type == BackendDevType.ACCEL]
-        self._check_gpus()
+        check_gpus(options, self.devices)
         self._kept: list[Any] = []
         self.model = self._model_params(n_layer)
         self.context = self._context_params()
@@ -46,20 +51,6 @@ class Params:
     def _keep(self, cdata: Any) -> Any:
         self._kept.append(cdata)
         return cdata
-
-    def _check_gpus(self) -> None:
-        options = self.options
-        names = ", ".join(d.name for d in self.gpus) or "none"
-        if options.split_mode == "none" and self.gpus and options.main_gpu >= len(self.gpus):
-            raise ModelError(
-                f"main_gpu={options.main_gpu}: expected a number below {len(self.gpus)} ({names})"
-            )
-        split = options.tensor_split or ()
-        if len(split) > max(1, len(self.gpus)):
-            raise ModelError(
-                f"tensor_split={tuple(split)}: {len(split)} parts, expected at most one per GPU "
-                f"(GPUs: {names})"
-            )
 
     def _model_params(self, n_layer: int) -> Any:
         ffi, options, line = self._ffi, self.options, self._line
@@ -233,3 +224,35 @@ def given_devices(given: Sequence[str | Device]) -> list[Device]:
     if not any(d.type == BackendDevType.CPU for d in chosen):
         chosen.append(device("CPU"))
     return chosen
+
+
+def check_gpus(options: Options, devices: Sequence[Device]) -> None:
+    """Raises `ModelError` for a main_gpu that does not exist and for a bad tensor_split. Without a
+    GPU, llama.cpp ignores the options about GPUs, and a warning names each that was given."""
+    gpus = [d.name for d in devices if d.type in GPU_TYPES]
+    names = ", ".join(gpus) or "none"
+    split = _parts(options.tensor_split)
+    if len(split) > max(1, len(gpus)):
+        raise ModelError(
+            f"tensor_split={options.tensor_split!r}: {len(split)} parts, expected at most one per "
+            f"GPU (GPUs: {names})"
+        )
+    if gpus and options.split_mode == "none" and options.main_gpu >= len(gpus):
+        raise ModelError(
+            f"main_gpu={options.main_gpu}: expected a number below {len(gpus)} ({names})"
+        )
+    for name in () if gpus else _ABOUT_GPUS:
+        value = getattr(options, name)
+        if value != -1 and not BY_NAME[name].is_default(value):
+            there = ", ".join(d.name for d in devices)
+            log.warning("%s=%r has no effect: no GPU among the devices (%s)", name, value, there)
+
+
+def _parts(tensor_split: Any) -> list[float]:
+    try:
+        parts = [float(part) for part in tensor_split or ()]
+    except (TypeError, ValueError):
+        parts = [-1.0]
+    if all(0 <= part < math.inf for part in parts):
+        return parts
+    raise ModelError(f"tensor_split={tensor_split!r}: expected numbers >= 0, like (3, 1)")

@@ -22,6 +22,6 @@ def check_shape(
         )
     if n_past < 0 or n_past + n_tokens > n_ctx_seq:
         raise ModelError(
-            f"n_past={n_past} and n_tokens={n_tokens}: expected n_past >= 0, and at most "
+            f"n_past={n_past} and n_tokens={n_tokens}: expected n_past=0 or more, and at most "
             f"{n_ctx_seq} tokens together, the size of the context"
         )

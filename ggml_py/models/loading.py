@@ -17,7 +17,7 @@ from ..llama.archs import ARCHITECTURES
 from ..llama.model import LlamaModel
 from ..llama.options import Options, Progress, checked
 from ..llama.overrides import Overrides, cpu_overrides, resolve_overrides, warn_of_unmatched
-from ..llama.params import given_devices
+from ..llama.params import check_gpus, given_devices
 from ..llama.provenance import model_made
 from ..llama.what_if import Changes, reload
 from ..tensors.tensor import TypeLike
@@ -38,7 +38,7 @@ _LESS_WEIGHTS = (
     "(tensor_overrides, -ot; cpu_moe, -cmoe), or do not repack those on the CPU (repack=False, -nr)"
 )
 _LESS_CACHE = (
-    "To need less, use a smaller n_ctx (-c) or smaller types (type_k and type_v, -ctk and -ctv), "
+    "To need less, use a smaller n_ctx (-c) or smaller types (type_k, -ctk; type_v, -ctv), "
     "or keep the cache on the CPU (offload_kqv=False, -nkvo)"
 )
 _OTHER_ARCHS = (
@@ -154,7 +154,7 @@ def _ours(
     with closing as stack, Gguf.open(path) as gguf:
         wanted = checked(asked)
         if why := _libllamas(wanted):
-            raise ModelError(f'{why}, which graphs="libllama" has (--graphs libllama)')
+            raise ModelError(f'{why}, which graphs="libllama" has (--graphs)')
         graph, hp = _architecture(gguf)
         options = wanted.sized(hp.n_ctx_train)
         devices = given_devices(options.devices)
@@ -242,6 +242,7 @@ def _placement(
     options: Options, devices: Sequence[Device], hp: HParams, stack: ExitStack
 ) -> tuple[LayerPlacement, Threads]:
     """Opens the backends, with their threads, and decides which of them gets what."""
+    check_gpus(options, devices)
     backends = open_backends(devices, options.n_threads, options.split_mode, options.main_gpu)
     for backend in backends:
         stack.callback(backend.close)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import bisect
 import logging
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -190,15 +189,10 @@ def open_backends(
     main_gpu: int = 0,
 ) -> tuple[Backend, ...]:
     """Opens a backend on each device, in the given order. With split_mode="none" only GPU number
-    `main_gpu` is used, or none if that is negative. Raises `ModelError` for a main_gpu that does
-    not exist.
-    """
+    `main_gpu` is used, or none if that is negative."""
     chosen = list(devices)
     gpus = [d for d in chosen if d.type in GPU_TYPES]
     if split_mode == "none" and gpus:
-        if main_gpu >= len(gpus):
-            names = ", ".join(d.name for d in gpus)
-            raise ModelError(f"main_gpu={main_gpu}: expected a number below {len(gpus)} ({names})")
         kept = gpus[main_gpu : main_gpu + 1] if main_gpu >= 0 else []
         chosen = [d for d in chosen if d not in gpus or d in kept]
     return tuple(d.init(n_threads=n_threads) for d in chosen)
@@ -213,18 +207,9 @@ def place(
 ) -> LayerPlacement:
     """Makes the placement; `options` are its attributes. Several GPUs share the layers in the
     proportions of `tensor_split`, by default in those of their free memory. n_gpu_layers below 0
-    means all.
-
-    Without a GPU, `n_gpu_layers` does not change where things are, and a warning is logged. Raises
-    `ModelError` for an invalid tensor_split.
-    """
+    means all. Without a GPU, `n_gpu_layers` does not change where things are."""
     placement = LayerPlacement(backends, hparams, n_gpu_layers, **options)
     gpus = placement.gpus
-    if n_gpu_layers > 0 and not gpus:
-        names = ", ".join(b.name for b in backends)
-        log.warning(
-            "n_gpu_layers=%d has no effect: no GPU among the devices (%s)", n_gpu_layers, names
-        )
     if n_gpu_layers < 0:
         n_gpu_layers = hparams.n_layer + 1
     splits = _splits(gpus, _parts(tensor_split, gpus))
@@ -242,18 +227,7 @@ def keeps_mapped(load_mode: str, backends: Sequence[Backend]) -> bool:
 
 def _parts(tensor_split: Sequence[float] | None, gpus: Sequence[Backend]) -> list[float]:
     """A number per GPU; an empty list if all are 0, which means the same as no tensor_split."""
-    try:
-        parts = [float(part) for part in tensor_split or ()]
-    except (TypeError, ValueError):
-        parts = [-1.0]
-    if any(not 0 <= part < math.inf for part in parts):
-        raise ModelError(f"tensor_split={tensor_split!r}: expected numbers >= 0, like (3, 1)")
-    if len(parts) > max(len(gpus), 1):
-        names = ", ".join(b.name for b in gpus) or "none"
-        raise ModelError(
-            f"tensor_split={tensor_split!r}: {len(parts)} parts, expected at most one per GPU "
-            f"(GPUs: {names})"
-        )
+    parts = [float(part) for part in tensor_split or ()][: len(gpus)]
     return parts + [0.0] * (len(gpus) - len(parts)) if any(parts) else []
 
 

@@ -1,0 +1,68 @@
+"""Messages of the library, with the flags of the running verb in place of Python's keywords."""
+
+from __future__ import annotations
+
+import ast
+import logging
+import re
+import shlex
+from collections.abc import Iterator
+
+import click
+
+from ...llama.options import TABLE, flag_text
+from .options import LOAD_OPTIONS, SHAPE_OPTIONS
+
+_VALUE = r"""'[^']*'|"[^"]*"|\([^()]*\)|-?\d{1,3}(?:,\d{3})+|[^\s:;,()]+"""
+
+
+def with_flags(text: str, command: click.Command | None) -> str:
+    """The message with flags of `command`: "n_cpu_moe=-1: expected at least 0" becomes
+    "-ncmoe -1: expected at least 0", and "(n_ubatch, -ub)" becomes "(-ub)"."""
+    for name, option in _options(command):
+        if name in text:
+            text = _replaced(text, name, option)
+    return text
+
+
+def _replaced(text: str, name: str, option: click.Option) -> str:
+    flags = "|".join(map(re.escape, (*option.opts, *option.secondary_opts)))
+    word = rf"(?<![\w.-]){name}"
+    own = rf"(?: \((?:{flags})\)|, (?:{flags})(?![\w-]))"  # the message has the flag, too
+    text = re.sub(rf"{word}=({_VALUE}){own}?", lambda m: _words(option, m[1]), text)
+    alone = rf"{word}(?:{own}|(?=: )(?<=^{name})|(?=\))(?<=\({name}))"
+    return re.sub(alone, option.opts[0], text)
+
+
+def _options(command: click.Command | None) -> Iterator[tuple[str, click.Option]]:
+    """The options of a model by keyword, as the verb has them."""
+    verbs = [command, *getattr(command, "commands", {}).values()]
+    own = {p.name: p for verb in verbs if verb for p in verb.params if isinstance(p, click.Option)}
+    called = {option.verb: option.name for option in TABLE if option.verb}
+    for usual in (*LOAD_OPTIONS, *SHAPE_OPTIONS):
+        name = str(usual.name)
+        for keyword in dict.fromkeys((called.get(name, name), name)):
+            yield keyword, own.get(keyword) or own.get(name) or usual
+
+
+def _words(option: click.Option, text: str) -> str:
+    """A keyword's value behind its flag."""
+    try:
+        value = ast.literal_eval(text.replace(",", "") if text[0] in "-123456789" else text)
+    except (SyntaxError, ValueError):
+        value = text
+    if isinstance(value, bool) and option.is_flag:
+        return (option.opts if value else option.secondary_opts or option.opts)[0]
+    return f"{option.opts[0]} {shlex.quote(flag_text(value))}"
+
+
+class FlagHandler(logging.Handler):
+    """Prints warnings of the library on standard error."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.command: click.Command | None = None
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Prints one."""
+        click.echo(with_flags(record.getMessage(), self.command), err=True)
