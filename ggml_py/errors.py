@@ -105,12 +105,15 @@ class LoadError(GgmlError, ImportError):
 class AllocError(GgmlError, MemoryError):
     """A backend could not allocate the memory that a graph or a context needs.
 
-    `sizes` has the bytes that were requested, by backend or buffer type, if known.
+    `sizes` has the bytes that were requested, by backend or buffer type, if known. `too_large` has
+    the names of tensors that are larger than the largest buffer there.
     """
 
-    def __init__(self, message: str, sizes: dict[str, int] | None = None) -> None:
+    def __init__(
+        self, message: str, sizes: dict[str, int] | None = None, too_large: tuple[str, ...] = ()
+    ) -> None:
         super().__init__(message)
-        self.sizes = sizes or {}
+        self.sizes, self.too_large = sizes or {}, too_large
 
 
 class NoDataError(GgmlError, ValueError):

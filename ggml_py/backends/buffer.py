@@ -80,7 +80,8 @@ class BufferType(InModule):
         needs = f"'{name}' needs {largest:,} in one buffer, which" if name else "one buffer"
         most = f"; {needs} has at most {self.max_size:,}" if largest > self.max_size else ""
         message = f"{self.name}: {size:,} bytes could not be allocated{self._room()}{most}"
-        return AllocError(message + lack(size), {self.name: size})
+        too_large = tuple(n for n, nbytes in (tensors or {}).items() if nbytes > self.max_size)
+        return AllocError(message + lack(size), {self.name: size}, too_large)
 
     def _room(self) -> str:
         """How full its device is, for messages. Empty for the CPU: upstream reports all of the

@@ -155,9 +155,7 @@ class Room(NamedTuple):
     def said(self) -> list[str]:
         """Sentences about missing memory, unknown memory, and devices with little left."""
         used = self.used or {}
-        lines = [
-            f"{one.text}: it {'does' if one.sure else 'may'} not fit" for one in self.shortfalls
-        ]
+        lines = [one.verdict for one in self.shortfalls]
         lines += [
             f"{device} does not say how much memory it has: whether {used.get(device, 0):,} bytes "
             "fit is not known"

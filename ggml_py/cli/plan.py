@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
@@ -18,6 +18,7 @@ from .shared.source import Source, source_options
 from .shared.what_if import FORMS, Assumption, ChangeType, changed
 
 if TYPE_CHECKING:
+    from ..memory.shortfalls import Shortfall
     from ..plan import Plan
     from ..trace.answers.remedy import Remedy
     from ..trace.answers.why_splits import WhySplits
@@ -103,13 +104,19 @@ def command(
         click.echo(f"{output}: {plan.headline()}", err=True)
     if as_json:
         data = {name: PARTS[name].data(plan, predictions) for name in parts}
+        if "advice" in parts:
+            data["shortfalls"] = [one.to_dict() for one in _lacks(predictions)]
         if changes:
             promise = {"whose": plan.promise.whose, "text": plan.promise.text}
             told = {"changes": [c.text for c in changes], "promise": promise}
             data = {"what_if": {**told, "diff": before.diff(plan).to_dict()}, **data}
         if not data:
             why, remedy = _answer(plan, predictions)
-            answer = {**why.to_dict(), "remedy": None if remedy is None else remedy.to_dict()}
+            answer = {
+                **why.to_dict(),
+                "remedy": None if remedy is None else remedy.to_dict(),
+                "shortfalls": [one.to_dict() for one in _lacks(predictions)],
+            }
             data = {**plan.to_json(), "why": answer}
         echo_json({**data, **predictions.data(plan, before if changes else None)})
         return
@@ -126,10 +133,19 @@ def command(
             show(plan, verbose, *_answer(plan, predictions))
             if plan.provenance.known and not model.is_model:
                 click.echo(f"made with {plan.provenance.text}")
+        shown = verbose or "advice" in parts or not (parts or output)
+        if shown and (lacks := _lacks(predictions)):
+            click.echo("\n".join(one.verdict for one in lacks))
+            click.echo("`ggml-py memory` with the same options looks for changes that make it fit")
     if said:
         click.echo(said)
     for name in parts:
         PARTS[name].show(plan, predictions)
+
+
+def _lacks(predictions: Predictions) -> Sequence[Shortfall]:
+    """What devices lack for a model; () for a saved plan."""
+    return () if predictions.remedies is None else predictions.remedies.lacks
 
 
 def _answer(plan: Plan, predictions: Predictions) -> tuple[WhySplits, Remedy | None]:

@@ -14,6 +14,7 @@ from ..trace.answers.why_not import ASKED
 from ..trace.promise import as_texts
 from .shared.flags import with_flags
 from .shared.options import ModelCommand, as_json, echo_json
+from .shared.setup import setup_of
 from .shared.source import Source, source_options
 from .shared.tensor import get_tensor
 
@@ -96,38 +97,57 @@ def _checked(answer: WhyNot, model: Source) -> WhyNot:
     model, and --fit would choose other options again."""
     if not model.is_model or model.options["fit"] == "on":
         return answer
-    made: dict[tuple[str, ...], tuple[Plan | str, str]] = {}
+    trials = _Trials(model)
+    return answer.checked(trials.planned_with, trials.lacks_at)
 
-    def planned_with(flags: Sequence[Flag]) -> tuple[Plan | str, str]:
+
+class _Trials:
+    """The model of a source with options of llama.cpp before the given ones, each tried once."""
+
+    def __init__(self, source: Source) -> None:
+        self._source, self._setup = source, setup_of(source)
+        self._made: dict[tuple[str, ...], tuple[Plan | str, str]] = {}
+
+    def planned_with(self, flags: Sequence[Flag]) -> tuple[Plan | str, str]:
+        """The plan, and the memory that devices then lack. The error's text instead of a plan if
+        llama.cpp cannot load the model with them."""
         key = tuple(flag.text for flag in flags)
-        if key not in made:
-            made[key] = _planned_with(model, flags)
-        return made[key]
+        if key not in self._made:
+            self._made[key] = self._planned_with(flags)
+        return self._made[key]
 
-    return answer.checked(planned_with)
+    def _planned_with(self, flags: Sequence[Flag]) -> tuple[Plan | str, str]:
+        words = [word for flag in flags for word in flag.words]
+        log.disabled = True  # its warnings about the options were already shown
+        try:
+            with self._source.opened(words, quiet=True, **self._changes(flags)) as loaded:
+                plan = loaded.plan(*self._source.shape)
+        except (AllocError, ModelError) as error:
+            return with_flags(str(error), click.get_current_context().command), ""
+        finally:
+            log.disabled = False
+        return plan, self.lacks_at(flags)
 
+    def lacks_at(self, flags: Sequence[Flag], n_tokens: int = 0) -> str:
+        """The memory that devices lack if a graph takes this many tokens, as `memory` has it."""
+        from ..place.judge import lacks
 
-def _planned_with(model: Source, flags: Sequence[Flag]) -> tuple[Plan | str, str]:
-    """The plan of the model's graph with these options of llama.cpp before the given ones, and the
-    memory that devices then lack. The error's text instead of a plan if llama.cpp cannot load the
-    model with them."""
-    from ..place.judge import lacks
+        changes = self._changes(flags)
+        for name in ("n_ubatch", "n_batch"):
+            if n_tokens > (self._setup.options[name] or n_tokens):
+                changes[name] = n_tokens
+        try:
+            with self._setup.opened(changes) as loaded:
+                return " and ".join(one.text for one in lacks(loaded))
+        except (AllocError, ModelError) as error:
+            return str(error)
 
-    changes: dict[str, Any] = {}
-    for flag in flags:
-        changes |= flag.options
-    first = [one for flag in flags for one in flag.options.get("overrides", ())]
-    changes["overrides"] = (*first, *model.options["overrides"])
-    words = [word for flag in flags for word in flag.words]
-    log.disabled = True  # its warnings about the options were already shown
-    try:
-        with model.opened(words, quiet=True, **changes) as loaded:
-            short = " and ".join(one.text for one in lacks(loaded))
-            return loaded.plan(*model.shape), short
-    except (AllocError, ModelError) as error:
-        return with_flags(str(error), click.get_current_context().command), ""
-    finally:
-        log.disabled = False
+    def _changes(self, flags: Sequence[Flag]) -> dict[str, Any]:
+        changes: dict[str, Any] = {}
+        for flag in flags:
+            changes |= flag.options
+        first = [one for flag in flags for one in flag.options.get("overrides", ())]
+        return {**changes, "overrides": (*first, *self._source.options["overrides"])}
 
 
 def _changes(answer: WhyNot) -> list[list[str]]:

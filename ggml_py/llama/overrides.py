@@ -12,6 +12,7 @@ from ..backends.device import Device
 from ..backends.device import devices as all_devices
 from ..boundary.arguments import describe
 from ..errors import ArgumentError, UnknownDeviceError
+from ..trace.facts import weight_pattern
 
 log = logging.getLogger("ggml_py")
 
@@ -64,6 +65,19 @@ def override_pairs(overrides: Overrides | None) -> list[tuple[str, Place]]:
         if not isinstance(pair, tuple) or len(pair) != 2 or not isinstance(pair[0], str):
             raise TypeError(f"tensor_overrides: expected pairs (regex, device), got {pair!r}")
     return pairs
+
+
+def whole_name(name: str) -> str:
+    """The regex for this tensor and no other: "^output\\.weight$"."""
+    return f"^{re.escape(name)}$"
+
+
+def on_cpu(names: Sequence[str], all_names: Iterable[str]) -> dict[str, str]:
+    """The overrides that put tensors on the CPU, {regex: "CPU"}: one for all in blocks."""
+    blocks = [name for name in names if name.startswith("blk.")]
+    found = [whole_name(name) for name in names if name not in blocks]
+    found += [weight_pattern(blocks, set(all_names).difference(blocks))] if blocks else []
+    return dict.fromkeys(found, "CPU")
 
 
 def cpu_overrides(

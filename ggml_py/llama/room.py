@@ -3,7 +3,6 @@ by planning the model with it."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -18,11 +17,13 @@ from ..plan import MemoryRow
 from ..sim.device import existing
 from ..trace.expert_cache import ExpertCache, expert_cache
 from .options import BY_NAME
+from .overrides import whole_name
 
 if TYPE_CHECKING:
     from .model import LlamaModel
 
 Changes = dict[str, Any]
+Rooms = tuple[DeviceRoom, ...]
 Opened = Callable[
     [Changes], AbstractContextManager["LlamaModel"]
 ]  # the model, with options changed
@@ -61,7 +62,7 @@ def expert_caches(model: LlamaModel) -> tuple[ExpertCache, ...]:
     return expert_cache(model.plan(1)) if model._params.expert_cache else ()
 
 
-def rooms(devices: Iterable[Device]) -> tuple[DeviceRoom, ...]:
+def rooms(devices: Iterable[Device]) -> Rooms:
     """The memory of each device, and of the CPU, as they say now. Make it before a model is opened
     on them."""
     found = {room.device: room for room in map(_room, devices)}
@@ -215,7 +216,7 @@ def without_the_largest(
         for one in large:
             if one.kind == "weights" and one.tensor:
                 before = found.get("overrides", tuple(overrides))
-                found["overrides"] = (f"^{re.escape(one.tensor)}$=CPU", *before)
+                found["overrides"] = (f"{whole_name(one.tensor)}=CPU", *before)
             elif one.kind == "compute" and "#" in one.tensor:  # the scheduler's copy
                 found["op_offload"] = False
             elif one.kind == "compute" and flash_attn == "off":

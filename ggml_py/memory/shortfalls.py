@@ -71,6 +71,11 @@ class Shortfall(NamedTuple):
             return f"'{self.tensor}' ({self.kind}) {what}"
         return f"the last buffer for {self.kind} {what}"
 
+    @property
+    def verdict(self) -> str:
+        """The sentence, and whether the model fits."""
+        return f"{self.text}: it {'does' if self.sure else 'may'} not fit"
+
     def to_dict(self) -> dict[str, Any]:
         """As data that `json` can write."""
         return {**self._asdict(), "missing": self.missing, "text": self.text}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from typing import Any
@@ -16,9 +16,16 @@ from ..gguf.whole import check_has_weights, described
 from ..llama.archs import ARCHITECTURES
 from ..llama.model import LlamaModel
 from ..llama.options import Options, Progress, checked
-from ..llama.overrides import Overrides, cpu_overrides, resolve_overrides, warn_of_unmatched
+from ..llama.overrides import (
+    Overrides,
+    cpu_overrides,
+    on_cpu,
+    resolve_overrides,
+    warn_of_unmatched,
+)
 from ..llama.params import check_gpus, given_devices
 from ..llama.provenance import model_made
+from ..llama.room import rooms
 from ..llama.what_if import Changes, reload
 from ..tensors.tensor import TypeLike
 from .archs import ARCHS
@@ -158,6 +165,7 @@ def _ours(
         graph, hp = _architecture(gguf)
         options = wanted.sized(hp.n_ctx_train)
         devices = given_devices(options.devices)
+        found = rooms(devices)
         placement, threads = _placement(options, devices, hp, stack)
         made = model_made(gguf, options, devices)
         given = placement.overrides[: len(options.tensor_overrides)]
@@ -181,7 +189,9 @@ def _ours(
             return _again(path, wanted, placement, changes)
 
         file = (gguf.path, gguf.metadata, made)
-        return Model(*model, file, again, stack.pop_all())
+        opened = Model(*model, file, again, stack.pop_all())
+        opened.rooms = found
+        return opened
 
 
 def _libllamas(wanted: Options) -> str:
@@ -248,8 +258,8 @@ def _placement(
         stack.callback(backend.close)
     threads = Threads(backends)
     stack.callback(threads.close)
-    on_cpu = cpu_overrides(options.cpu_moe, options.n_cpu_moe, options.n_cpu_ffn, hp.n_layer)
-    pairs = [*options.tensor_overrides, *on_cpu]
+    kept = cpu_overrides(options.cpu_moe, options.n_cpu_moe, options.n_cpu_ffn, hp.n_layer)
+    pairs = [*options.tensor_overrides, *kept]
     placement = place(
         backends,
         hp,
@@ -273,9 +283,19 @@ def _weights(
     weights = Weights(gguf, placement)
     stack.callback(weights.close)
     tensors = graph.declare(weights, hp)
-    with naming(f"the weights of {gguf.path}", _LESS_WEIGHTS):
+    elsewhere = partial(_elsewhere, gguf.tensors, placement.op_offload)
+    with naming(f"the weights of {gguf.path}", _LESS_WEIGHTS, elsewhere):
         weights.alloc()
     return weights, tensors
+
+
+def _elsewhere(all_names: Iterable[str], op_offload: bool, too_large: Sequence[str]) -> str:
+    """The options that keep tensors on the CPU that are larger than any buffer of a GPU."""
+    places = on_cpu(too_large, all_names)
+    advice = f"Keep what is larger on the CPU: tensor_overrides={places!r} (-ot)"
+    if op_offload:
+        advice += ". A prompt needs a copy as large, unless op_offload=False (--no-op-offload)"
+    return advice
 
 
 def _memory(options: Options, hp: HParams, placement: LayerPlacement) -> KvCaches:

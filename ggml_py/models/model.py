@@ -25,6 +25,7 @@ from .graphs import Graphs
 
 if TYPE_CHECKING:
     from ..llama.generation import Sample
+    from ..llama.room import Rooms
     from ..plan import Plan
     from ..scheduler.callbacks import EvalFunction
     from ..scheduler.recording import Recording
@@ -43,6 +44,8 @@ class Model(Evaluation):
     other threads may use the model, but then `generate` may raise `BusyError` at its next token.
     Each thread can have a model of its own.
     """
+
+    rooms: Rooms = ()  # the devices' memory before it was opened
 
     def __init__(
         self,

@@ -12,7 +12,6 @@ from ..cost.change import deviation, n_unknown
 from ..cost.cost import Cost, cost_of, estimator_of
 from ..cost.machine import Machine
 from ..errors import AbortError, AllocError, ModelError, UnknownDeviceError
-from ..llama.room import rooms
 from ..memory.shortfalls import (
     DeviceRoom,
     Shortfall,
@@ -114,6 +113,7 @@ class Judge:
         self.reserve = reserve
         self._tried: dict[str, Trial] = {}
         self._kept: dict[str, int] | None = None
+        self.lacks: tuple[Shortfall, ...] = ()  # what devices lack with the given options
         self.shapes: tuple[GraphShape, ...] = ()
         self.given = self.trial({}, measured=True)
 
@@ -157,6 +157,7 @@ class Judge:
                 found, uncut = _room_of(model)
                 if self._kept is None:
                     self._kept = _kept(memory, found, self.reserve)
+                    self.lacks = shortfalls(memory, uncut, found)
                     self.shapes = self._shapes(model)
                 lacks, sizes = shortfalls(memory, uncut, found, self._kept), used(memory)
                 free = {room.device: room.free for room in found if room.free is not None}
@@ -267,7 +268,7 @@ def _room_of(
 
     if isinstance(model, LlamaModel):
         return model.rooms, model.uncut_buffers
-    return rooms(devices_of(model)), ()
+    return model.rooms, ()
 
 
 def _kept(

@@ -218,7 +218,7 @@ def override(facts: Facts, weights: list[TensorRecord], to: int) -> Option:
     """llama.cpp's --override-tensor for these weights."""
     names = [w.name for w in weights]
     others = {t.name for t in facts.capture.tensors if facts.is_weight(t)}.difference(names)
-    text = f"{_pattern(names, others)}={facts.memory(to)}"
+    text = f"{weight_pattern(names, others)}={facts.memory(to)}"
     return Option(f"-ot '{text}'", {"overrides": (text,)})
 
 
@@ -228,7 +228,7 @@ CACHE_HERE = Option("-nkvo", {"offload_kqv": False})
 NO_OP_OFFLOAD = Option("--no-op-offload", {"op_offload": False})
 
 
-def _pattern(names: list[str], others: Iterable[str]) -> str:
+def weight_pattern(names: Sequence[str], others: Iterable[str]) -> str:
     """A regular expression for the names of these weights and of none of the graph's others: by
     block, if they are all in blocks."""
     blocks = [block for block in map(block_of, names) if block]

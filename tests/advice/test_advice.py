@@ -12,7 +12,7 @@ import pytest
 
 import ggml_py as ggml
 from ggml_py.advice import checks as advice
-from ggml_py.trace.facts import Facts, _pattern
+from ggml_py.trace.facts import Facts, weight_pattern
 
 from ..support import graphs, random_graphs
 from ..support.advice_world import (
@@ -267,15 +267,15 @@ KINDS_OF_WEIGHTS = ("ffn_up", "ffn_down", "attn_q", "attn_output", "out")
 def test_override_tensor_names_these_weights_only(names):
     there = [f"blk.{i}.{kind}.weight" for i in (0, 1, 10) for kind in KINDS_OF_WEIGHTS]
     there += ["output.weight", "token_embd.weight", "output_norm.weight"]
-    pattern = _pattern(names, set(there).difference(names))
+    pattern = weight_pattern(names, set(there).difference(names))
     assert sorted(n for n in there if re.search(pattern, n)) == sorted(names)
 
 
 def test_override_tensor_of_whole_blocks_is_short():
     names = [f"blk.{i}.{kind}.weight" for i in (0, 10) for kind in KINDS_OF_WEIGHTS]
-    assert _pattern(names, ["blk.1.out.weight"]) == r"blk\.(0|10)\."
-    assert _pattern(names[1:], names[:1]).startswith(r"blk\.0\.(attn_output\.weight|")
-    assert _pattern(names[1:], names[:1]).endswith(r"out\.weight)|blk\.10\.")
+    assert weight_pattern(names, ["blk.1.out.weight"]) == r"blk\.(0|10)\."
+    assert weight_pattern(names[1:], names[:1]).startswith(r"blk\.0\.(attn_output\.weight|")
+    assert weight_pattern(names[1:], names[:1]).endswith(r"out\.weight)|blk\.10\.")
 
 
 def test_tensors_are_named_the_first_and_the_last():

@@ -1,6 +1,7 @@
 """`ggml-py memory`."""
 
 import json
+import re
 
 import pytest
 
@@ -105,6 +106,63 @@ def test_a_largest_buffer(model):
     done = run("generate", model, *device, "--graphs", "ours", "--tokens", "1", "-n", 1)
     assert "'kq-0' needs 16,777,216 in one buffer, which has at most 2,097,152" in done.stderr
     assert json.loads(ok("memory", model, *device, "-ub", 64, "--json"))["fits"] is True
+
+
+@pytest.mark.parametrize(
+    "options", [(), pytest.param(("--advice",), marks=pytest.mark.thorough("programs"))]
+)
+def test_plan_says_what_is_missing(model, options):
+    """With our own graphs: the memory of all buffers."""
+    tight = ("--graphs", "ours", "-d", "sim:gpu0,memory=4M,CPU", "-ngl", 99)
+    text = ok("plan", model, *tight, *options)
+    needed = re.search(r"gpu0 lacks ([\d,]+) bytes .*: ([\d,]+) are needed and 4,194,304 ", text)
+    assert int(needed[1].replace(",", "")) == int(needed[2].replace(",", "")) - (4 << 20)
+    assert "it does not fit\n`ggml-py memory` with the same options looks for changes" in text
+    enough = f"{(int(needed[2].replace(',', '')) >> 10) + 1}K"
+    given = ("--graphs", "ours", "-d", f"sim:gpu0,memory={enough},CPU", "-ngl", 99)
+    assert "fit" not in ok("plan", model, *given, *options).split("not known:")[0]
+
+
+@pytest.mark.thorough("programs")
+@pytest.mark.needs(release="default")
+def test_plan_says_the_same_as_memory(tmp_path):
+    """Found wrong: plan was silent about a copy that no buffer holds."""
+    large = tmp_path / "m.gguf"
+    write_llama(large, LlamaSpec(n_layer=1, n_vocab=8192))
+    tight = ("-d", "sim:gpu0,profile=rtx4090,max_size=1M,CPU", "-ngl", 0, "-ub", 32)
+    lacks = json.loads(ok("memory", large, *tight, "--json", "--no-changes"))["shortfalls"]
+    assert [one["tensor"] for one in lacks] == ["gpu0#output.weight#0"]
+    for options in ((), ("-n", 32), ("--advice",), ("--graphs", "libllama")):
+        assert f"{lacks[0]['text']}: it does not fit" in ok("plan", large, *tight, *options)
+    assert json.loads(ok("plan", large, *tight, "--json"))["why"]["shortfalls"] == lacks
+    enough = json.loads(ok("plan", large, *tight, "--no-op-offload", "--json", "--advice"))
+    assert enough["shortfalls"] == []
+    words = ("plan", *tight[:2], "--", "llama-server", "-m", large, "-c", 512, "-ngl", 0)
+    assert "does not fit" not in ok(*words)  # it reserves the logits of a few tokens only
+    # why-not's batch makes the same copy.
+    given = ("why-not", large, "ffn_out-0", "gpu0", *tight)
+    assert f"it moves to gpu0; it does not fit: {lacks[0]['text']}" in ok(*given)
+    answer = json.loads(ok(*given, "--json"))
+    batch = answer["reasons"][0]["changes"][0]
+    assert "a batch of 32 or more" in batch["text"] and batch["lacks"] == lacks[0]["text"]
+    assert json.loads(ok(*given, "--json", "-ub", 16))["reasons"][0]["changes"][0]["lacks"]
+
+
+def test_weights_that_no_buffer_holds_have_a_place(tmp_path):
+    """Found wrong: our own graphs named -ot, and not for which tensor."""
+    large = tmp_path / "m.gguf"
+    write_llama(large, LlamaSpec(n_layer=2, n_vocab=8192))
+    given = ("--graphs", "ours", "-c", 256, "-ngl", 99, "-d", "sim:gpu0,max_size=1M,CPU")
+    error = fails("plan", large, *given)
+    assert "'output.weight' needs 1,179,648 in one buffer, which has at most 1,048,576" in error
+    assert r"Keep what is larger on the CPU: -ot '^output\.weight$=CPU'" in error
+    assert "A prompt needs a copy as large, unless --no-op-offload" in error
+    place = re.search(r"-ot '(.*?)'", error)[1]
+    assert "output.weight" in ok("plan", large, *given, "-ot", place, "--no-op-offload", "-v")
+    small = (*given[:-1], "sim:gpu0,max_size=100K,CPU")
+    error = fails("plan", large, *small)
+    places = re.search(r"-ot '(.*?)'", error)[1]
+    assert places.startswith(place + r",blk\.") and ok("plan", large, *small, "-ot", places)
 
 
 @pytest.mark.thorough("programs")

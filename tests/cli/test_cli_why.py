@@ -458,6 +458,15 @@ def test_why_not_plans_a_model_with_the_options_that_it_names(folder, tmp_path, 
     assert "it moves to gpu1; not checked: with -ngl -kvo llama.cpp may build another graph" in said
 
 
+def test_an_option_that_does_not_fit_our_graphs_says_so(folder):
+    """Weights and cache have room, the compute buffer has none."""
+    given = ("why-not", folder / "m.gguf", "cache_k_l0", "gpu0", "-ngl", 0, "--graphs", "ours")
+    said = ok(*given, "-d", "sim:gpu0,memory=4M,CPU")
+    there = "(llama.cpp: -ngl all -kvo): it moves to gpu0; it does not fit: gpu0 lacks "
+    assert there in said and " are needed and 4,194,304 are free" in said
+    assert "does not fit" not in ok(*given, "-d", "sim:gpu0,memory=10M,CPU")
+
+
 @pytest.mark.thorough("programs")
 def test_an_option_that_does_not_fit_says_so(folder):
     """llama.cpp would load the model with it, and end for lack of memory."""

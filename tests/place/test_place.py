@@ -425,7 +425,7 @@ def test_wrong_usage_is_said(model, machine_file, words, said):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("-c", "100"), "n_ctx=100: the workloads need 640 cells"),
+        (("-c", "100"), "-c 100: the workloads need 640 cells"),
         (("-t", "7"), "-t 7: no machine's file has 7 threads"),
         (("--cache-types", "q6_K"), "cache type 'q6_K': llama-server takes f32, f16"),
         (("-ctk", "q9"), "cache type 'q9': llama-server takes f32, f16"),

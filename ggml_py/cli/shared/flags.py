@@ -13,7 +13,7 @@ import click
 from ...llama.options import TABLE, flag_text
 from .options import LOAD_OPTIONS, SHAPE_OPTIONS
 
-_VALUE = r"""'[^']*'|"[^"]*"|\([^()]*\)|-?\d{1,3}(?:,\d{3})+|[^\s:;,()]+"""
+_VALUE = r"""\{[^{}]*\}|'[^']*'|"[^"]*"|\([^()]*\)|-?\d{1,3}(?:,\d{3})+|[^\s:;,()]+"""
 
 
 def with_flags(text: str, command: click.Command | None) -> str:
@@ -53,6 +53,8 @@ def _words(option: click.Option, text: str) -> str:
         value = text
     if isinstance(value, bool) and option.is_flag:
         return (option.opts if value else option.secondary_opts or option.opts)[0]
+    if isinstance(value, dict):
+        value = ",".join(f"{pattern}={place}" for pattern, place in value.items())
     return f"{option.opts[0]} {shlex.quote(flag_text(value))}"
 
 

@@ -13,6 +13,7 @@ from .setup import ModelSetup, setup_of
 if TYPE_CHECKING:
     from ...advice.finding import Finding
     from ...llama import LlamaModel
+    from ...memory.shortfalls import Shortfall
     from ...models import Model
     from ...place.judge import Changes, GraphShape, Judge
     from ...plan import Plan
@@ -36,6 +37,11 @@ class Remedies:
     @cached_property
     def _setup(self) -> ModelSetup:
         return setup_of(self._source)
+
+    @property
+    def lacks(self) -> Sequence[Shortfall]:
+        """What devices lack for the model with the given options, as `memory` has it."""
+        return self._judge.lacks
 
     def found(self, findings: Iterable[Finding] = ()) -> list[Remedy]:
         """The quickest first; options that `findings` name are tried, too."""

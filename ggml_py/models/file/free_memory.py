@@ -7,7 +7,7 @@ import contextlib
 import errno
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from ...backends.buffer import Buffer, BufferType, reserving
@@ -23,16 +23,23 @@ _CGROUPS = Path("/sys/fs/cgroup")
 
 
 @contextlib.contextmanager
-def naming(part: str, advice: str) -> Iterator[None]:
+def naming(
+    part: str, advice: str, elsewhere: Callable[[Sequence[str]], str] | None = None
+) -> Iterator[None]:
     """Raises `AllocError` if the block runs out of memory. `part` is a part of the model, and
-    `advice` names changes that need less."""
+    `advice` names changes that need less. `elsewhere` names one for tensors that are larger than
+    any buffer."""
     try:
         yield
     except (MemoryError, OSError) as error:
         if isinstance(error, OSError) and error.errno != errno.ENOMEM:  # ENOMEM: from mmap
             raise
-        sizes = error.sizes if isinstance(error, AllocError) else None
-        raise AllocError(f"no memory for {part}: {error}. {advice}", sizes) from None
+        if not isinstance(error, AllocError):
+            raise AllocError(f"no memory for {part}: {error}. {advice}") from None
+        if elsewhere is not None and error.too_large:
+            advice = elsewhere(error.too_large)
+        text = f"no memory for {part}: {error}. {advice}"
+        raise AllocError(text, error.sizes, error.too_large) from None
 
 
 def alloc_all(contexts: Mapping[BufferType, Context]) -> list[Buffer]:

@@ -32,11 +32,12 @@ class Flag(NamedTuple):
 
 class RuleChange(NamedTuple):
     """A change after which a rule does not apply: a sentence, the arguments for `Plan.what_if`,
-    and llama.cpp's options."""
+    and llama.cpp's options, or the tokens of the batch that makes it."""
 
     text: str
     what_if: dict[str, Any]
     flag: Flag | None = None
+    n_tokens: int = 0
 
 
 # A change without options may also be a plain pair.
@@ -284,6 +285,7 @@ def _weight(case: Case) -> AppliedRule:
     return _unwanted(case, weight)
 
 
+_USUAL_BATCH = 32  # tokens
 _WANTED = (
     "by default CUDA, Vulkan, SYCL and CANN want 32 or more, Metal only for matrix products, and "
     "most others never want it"
@@ -291,7 +293,7 @@ _WANTED = (
 
 
 def _unwanted(case: Case, weight: PlanTensor) -> AppliedRule:
-    t, rows = case.t, batch_size(case.t.record)
+    t, rows, n_tokens = case.t, batch_size(case.t.record), 0
     text = (
         f"its weight {quoted(weight)} is in {memory(weight)}, which {case.backend} cannot read, "
         f"and {case.backend} does not want to offload it: "
@@ -301,9 +303,10 @@ def _unwanted(case: Case, weight: PlanTensor) -> AppliedRule:
         bigger = f"make {case.backend} want it"
     else:
         text += f"the batch is {rows} ({_WANTED})"
-        larger = " (a batch of 32 or more, or another minimum)" if rows < 32 else ""
+        n_tokens = _USUAL_BATCH if rows < _USUAL_BATCH else 0
+        larger = f" (a batch of {n_tokens} or more, or another minimum)" if n_tokens else ""
         bigger = f"make {case.backend} want it{larger}"
-    want = RuleChange(bigger, {"offload": {(case.backend, t.id): True}})
+    want = RuleChange(bigger, {"offload": {(case.backend, t.id): True}}, None, n_tokens)
     changes = [want, case.move(weight)]
     return AppliedRule("offload.batch", text, 1, "", weight, changes)
 

@@ -36,7 +36,8 @@ class TriedChange:
     `flag` has llama.cpp's options for the change. `before` has the options of the changes that
     removed earlier reasons; None if a change among them has no option. Options may change the
     graph, too. Until `WhyNot.checked`, the effect is the one on the same graph. `lacks` is the
-    memory that devices then lack, "" where they lack none or nobody looked.
+    memory that devices then lack, "" where they lack none or nobody looked. `n_tokens` is the batch
+    that makes the change, 0 if it is another change.
     """
 
     text: str
@@ -47,6 +48,7 @@ class TriedChange:
     before: tuple[Flag, ...] | None = ()
     is_checked: bool = False
     lacks: str = ""
+    n_tokens: int = 0
 
     @property
     def flags(self) -> tuple[Flag, ...]:
@@ -154,18 +156,24 @@ class WhyNot:
         return str(change)
 
     def checked(
-        self, planned_with: Callable[[Sequence[Flag]], tuple[Planned | str, str]]
+        self,
+        planned_with: Callable[[Sequence[Flag]], tuple[Planned | str, str]],
+        lacks_at: Callable[[Sequence[Flag], int], str] = lambda _flags, _n_tokens: "",
     ) -> WhyNot:
         """The answer, where the effect of llama.cpp's options comes from the plan that
         `planned_with` makes with them, and what devices then lack. In place of a plan it returns
-        the error's text."""
+        the error's text. `lacks_at` returns what devices lack with options and a batch of tokens.
+        """
 
         def check(change: TriedChange) -> TriedChange:
+            if change.n_tokens and change.before is not None:
+                lacks = lacks_at(change.before, change.n_tokens)
+                return replace(change, then=change.then + _unfit(lacks), lacks=lacks)
             if not change.flags:
                 return change
             after, lacks = planned_with(change.flags)
             then, is_there = _effect(self.subject, self.backend, after)
-            then += f"; it does not fit: {lacks}" if lacks else ""
+            then += _unfit(lacks)
             return replace(change, then=then, is_there=is_there, is_checked=True, lacks=lacks)
 
         reasons = (replace(r, changes=tuple(map(check, r.changes))) for r in self.reasons)
@@ -194,6 +202,10 @@ class WhyNot:
             "notes": list(self.notes),
             "nearest": self.nearest.to_dict() if self.nearest else None,
         }
+
+
+def _unfit(lacks: str) -> str:
+    return f"; it does not fit: {lacks}" if lacks else ""
 
 
 def _change(c: TriedChange) -> dict[str, Any]:
@@ -308,7 +320,7 @@ def _tried(
     plan: Planned, id: int, backend: str, change: RuleChange | tuple[str, dict[str, Any]]
 ) -> TriedChange | None:
     """A change and its effect; None if ggml would abort."""
-    text, arguments, flag = RuleChange(*change)
+    text, arguments, flag, n_tokens = RuleChange(*change)
     try:
         changed = what_if(plan, **arguments)
     except ValueError:
@@ -319,7 +331,7 @@ def _tried(
         b = pinned.record.pin
         if b >= 0 > plan.tensors[pinned.id].pin:
             then += _cannot(pinned, b)  # sources in other memory are copied for a pinned node
-    return TriedChange(text, arguments, found is None, then, flag)
+    return TriedChange(text, arguments, found is None, then, flag, n_tokens=n_tokens)
 
 
 def _effect(subject: PlanTensor, backend: str, after: Planned | str) -> tuple[str, bool]:

@@ -433,6 +433,26 @@ def test_the_effect_of_an_option_is_that_of_the_plan_made_with_it(
     assert "not checked" not in str(answer)
 
 
+def test_a_change_that_does_not_fit_says_so(with_cache):
+    """An option, and a batch that makes a backend want an op."""
+    plan, lacks = with_cache[0], "gpu0 lacks 5 bytes"
+    there = plan.what_if(move_weights={"cache_k_l0": "CPU"})
+    answer = of_cache(plan)[0].checked(lambda _flags: (there, lacks))
+    (change,) = answer.reasons[0].changes
+    assert (change.then, change.lacks) == (f"it moves to CPU; it does not fit: {lacks}", lacks)
+    batch = replace(change, then="it moves to gpu0", flag=None, n_tokens=32, lacks="")
+    answer = replace(answer, reasons=(replace(answer.reasons[0], changes=(batch,)),))
+    asked = []
+
+    def lacks_at(flags, n_tokens):
+        asked.append((flags, n_tokens))
+        return lacks
+
+    (change,) = answer.checked(lambda _flags: ("", ""), lacks_at).reasons[0].changes
+    assert asked == [((), 32)]
+    assert (change.then, change.lacks) == (f"it moves to gpu0; it does not fit: {lacks}", lacks)
+
+
 def test_a_node_without_a_name_is_not_looked_for_in_another_graph(with_cache):
     """ggml calls the second node of each "node_1"."""
     plan, other = with_cache
