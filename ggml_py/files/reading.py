@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import os
 import stat
 from pathlib import Path
@@ -10,6 +11,13 @@ from typing import BinaryIO
 MOST = 1 << 30  # bytes of a file; a node of a plan takes about 700
 # Files of /proc report a size of 0, and some never end.
 _MOST_WITHOUT_SIZE = 64 << 20
+_MARKS = (
+    ("utf-8", codecs.BOM_UTF8), ("utf-32", codecs.BOM_UTF32_LE), ("utf-32", codecs.BOM_UTF32_BE),
+    ("utf-16", codecs.BOM_UTF16_LE), ("utf-16", codecs.BOM_UTF16_BE),
+)  # fmt: skip
+_SAVE = "Save it as UTF-8, or as UTF-16 with a byte order mark"
+UNMARKED = f"looks like UTF-16 without a byte order mark. {_SAVE}"
+_LOOKED_AT = 64  # first bytes
 _PIECE = 1 << 20
 _KINDS = {
     stat.S_IFCHR: "a device", stat.S_IFBLK: "a device", stat.S_IFIFO: "a pipe without a file",
@@ -61,6 +69,34 @@ def read_most(file: BinaryIO, name: str, most: int = MOST) -> bytes:
         pieces.append(piece)
         n += len(piece)
     raise ValueError(f"{name} has more than {most >> 20:,} MiB, the most that is read from a file")
+
+
+def in_utf8(content: bytes, errors: str = "replace") -> bytes:
+    """Text in UTF-8 without a byte order mark, if it begins with one: PowerShell's `>` writes
+    UTF-16. Other bytes are returned as they are."""
+    for encoding, mark in _MARKS:
+        if content.startswith(mark):
+            return content.decode(encoding, errors).removeprefix("\ufeff").encode()
+    return content
+
+
+def decoded(content: bytes, name: str | os.PathLike[str]) -> str:
+    """The text of a file in UTF-8, or in UTF-16 or UTF-32 with a byte order mark. Raises ValueError
+    for other encodings."""
+    if is_unmarked(content):
+        raise ValueError(f"{name} {UNMARKED}")
+    try:
+        return in_utf8(content, "strict").decode()
+    except UnicodeDecodeError as error:
+        at = f"byte {error.start} is {error.object[error.start]:#04x}"
+        raise ValueError(f"{name} is not {error.encoding.upper()}: {at}. {_SAVE}") from None
+
+
+def is_unmarked(content: bytes) -> bool:
+    """Whether it looks like English text in UTF-16 without a byte order mark."""
+    head = content[:_LOOKED_AT]
+    halves = {bool(half.strip(b"\0")) for half in (head[::2], head[1::2])}
+    return len(head) > 3 and halves == {True, False}
 
 
 def read_text(path: Path) -> str:

@@ -36,7 +36,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple, TextIO
 
 from .. import enums
-from ..files.reading import read_file
+from ..files.reading import in_utf8, read_file
 from ..files.writing import write_whole
 from ..trace.record import VIEW_OPS
 
@@ -157,7 +157,7 @@ def read_op_tests(
     reader would take for zeros or cut off. Raises OSError if the file cannot be read.
     """
     op_names, type_names = _op_names(ops), _type_names(types)
-    lines = read_file(path).decode("utf-8", "replace").split("\n")
+    lines = in_utf8(read_file(path)).decode("utf-8", "replace").split("\n")
     if lines[-1]:
         raise ValueError(f"{path}, line {len(lines)}: it is cut off: expected the line's end")
     found = []

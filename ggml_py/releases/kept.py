@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from ..files.reading import decoded, read_file
 from ..plan import Plan
 from ..record.session import Record
 from .attribution import changes
@@ -107,10 +108,7 @@ def _recipes(folder: Path) -> dict[str, tuple[str, ...]]:
     if not path.is_file():
         return {}
     found: dict[str, tuple[str, ...]] = {}
-    try:
-        text = path.read_text("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is not UTF-8: {error}") from None
+    text = decoded(read_file(path), path)
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip() or line.lstrip().startswith("#"):
             continue

@@ -14,7 +14,7 @@ from typing import Any
 
 from ..boundary.ffi import BUILD, NULL, ffi, lib, text
 from ..errors import ArgumentError, NotBuiltError
-from ..files.reading import read_file
+from ..files.reading import decoded, read_file
 from ..graphs.context import Context
 from ..graphs.from_call import node_of_call
 from ..tensors.tensor import Tensor
@@ -203,7 +203,7 @@ def card_of_file(path: Path, changes: Mapping[str, object] | None = None) -> Car
     Raises `ArgumentError` for another file, otherwise as `card_profile`.
     """
     try:
-        said = read_file(path).decode("utf-8")
+        said = decoded(read_file(path), "it")
         read = vulkaninfo.read(said)
     except (ArgumentError, ValueError) as error:
         raise ArgumentError(f"{path}: {error}") from error

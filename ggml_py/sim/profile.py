@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ArgumentError
-from ..files.reading import read_file
+from ..files.reading import decoded, read_file
 from .profiles.call import VIEWS, Call, Operand, block_size, call_of_record
 
 log = logging.getLogger("ggml_py")
@@ -148,7 +148,7 @@ def _read(path: Path) -> dict[str, bool]:
     """The answers by op and parameters, in lower case. An op with different answers is no."""
     found: dict[str, bool] = {}
     try:
-        with io.StringIO(read_file(path).decode("utf-8"), newline="") as file:
+        with io.StringIO(decoded(read_file(path), "it"), newline="") as file:
             table = csv.DictReader(file)
             missing = [one for one in _COLUMNS if one not in (table.fieldnames or ())]
             if missing:

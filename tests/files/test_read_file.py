@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gzip
+import json
 import os
+import re
 import resource
 import socket
 import subprocess
@@ -171,3 +173,45 @@ def test_damaged_numbers_of_a_log_are_refused(before, after, message):
     assert before in DUMP
     with pytest.raises(ValueError, match=message):
         ggml.Plan.from_debug_log(DUMP.replace(before, after))
+
+
+ENCODINGS = ["utf-8-sig", "utf-16", "utf-16-be-sig", "utf-32"]
+
+
+def encoded(text, encoding):
+    """Bytes with a byte order mark."""
+    if encoding == "utf-16-be-sig":
+        return ("\ufeff" + text).encode("utf-16-be")
+    return text.encode(encoding)
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_a_byte_order_mark_says_the_encoding(encoding, tmp_path, plans):
+    """Found wrong: a plan with one was taken for a model, and a table was no CSV. Windows' programs
+    write them."""
+    path = tmp_path / "x"
+    for text in (json.dumps(plans["mlp"].to_json()), plans["mlp"].text()):
+        path.write_bytes(encoded(text, encoding))
+        done = CliRunner().invoke(cli, ["plan", str(path)])
+        assert (done.exit_code, done.exception) == (0, None) and "splits" in done.output
+    rows = "op_name,op_params,supported\nADD,\"type=f32,ne=[1],op_params=[],sources=f32[1]\",1\n"
+    path.write_bytes(encoded(rows, encoding))
+    assert Profile(path).name == "x"
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("{}".encode("utf-16-le"), " looks like UTF-16 without a byte order mark. Save it"),
+        ("op_name,é\n".encode("utf-16-be"), " looks like UTF-16 without a byte order mark. Save"),
+        ("op_name,é\n".encode("latin-1"), "it is not UTF-8: byte 8 is 0xe9. Save it as UTF-8, "),
+        (b"\xff\xfea\0b", "it is not UTF-16-LE: byte 4 is 0x62. Save it as UTF-8, or"),
+    ],
+)
+def test_other_encodings_are_named(content, said, tmp_path):
+    (tmp_path / "x").write_bytes(content)
+    with pytest.raises(ggml.ArgumentError, match=f"cannot be read as CSV: .*{re.escape(said)}"):
+        Profile(tmp_path / "x")
+    if "looks like" in said:
+        done = CliRunner().invoke(cli, ["plan", str(tmp_path / "x")])
+        assert re.search(re.escape(said), str(done.exception))

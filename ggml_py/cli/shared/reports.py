@@ -5,11 +5,11 @@ from __future__ import annotations
 import fnmatch
 import re
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from ...files.reading import decoded, read_file
 from ...files.writing import write_whole
 from .options import echo_json
 from .output import check_target
@@ -91,8 +91,8 @@ def _patterns(file: str | None) -> list[str]:
     if file is None:
         return []
     try:
-        text = Path(file).read_text("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise click.UsageError(f"--allow {file} is not UTF-8: {error}") from None
+        text = decoded(read_file(file), file)
+    except ValueError as error:
+        raise click.UsageError(f"--allow {error}") from None
     lines = [re.sub(r"(^|\s)#.*", "", line).strip() for line in text.splitlines()]
     return [line for line in lines if line]

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import click
 
 from ...files.kinds import LOG, MODEL, N_HEAD, PLAN, RECORD, RUN, SNAPSHOT, FileKind, kind_of
-from ...files.reading import MOST, open_file, read_most
+from ...files.reading import MOST, UNMARKED, in_utf8, is_unmarked, open_file, read_most
 from ...llama.options import TABLE
 from ...trace.names import counted
 from . import records
@@ -154,6 +154,8 @@ class Source:
             return LOG
         if found is not None:
             raise ValueError(found.told(self, "a model or a plan"))
+        if is_unmarked(content):
+            raise ValueError(f"{self} {UNMARKED}")
         if content.lstrip()[:1] == b"{":
             return self._sorted(content)
         raise ValueError(
@@ -203,8 +205,7 @@ class Source:
             raise ValueError(f"{self} is damaged: {error}") from None
         if kind_of(content[:_N_MAGIC]) in (MODEL, RECORD) and (kind := kind_of(raw[:N_HEAD])):
             raise ValueError(kind.told(self, "a model or a plan"))
-        utf16 = content.startswith((b"\xff\xfe", b"\xfe\xff"))  # PowerShell's > writes it
-        return content.decode("utf-16", "replace").encode() if utf16 else content
+        return in_utf8(content)
 
     def _read(self) -> bytes:
         try:

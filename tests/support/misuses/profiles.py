@@ -36,7 +36,7 @@ MISUSES = [
            lambda e: ggml.load_profile(_file(e, b"op_name,op_params,supported\n")),
            ggml.ArgumentError, "has no op of a test file", MADE_BY),
     misuse("profile-binary", lambda e: ggml.load_profile(_file(e, b"\xff\xfe\x00")),
-           ggml.ArgumentError, "cannot be read as CSV", "decode"),
+           ggml.ArgumentError, "cannot be read as CSV", "it is not UTF-16"),
     misuse("decide-str", lambda e: ggml.load_profile("cuda").decide("ADD"),
            TypeError, "got str", "expected a Tensor, a node of a plan or a Call"),
     misuse("decide-none", lambda e: ggml.load_profile("cuda").supports(None),
