@@ -27,15 +27,18 @@ MODEL = FileKind(
 )
 PLAN = FileKind(
     "a saved plan",
-    "`ggml-py view {path}` shows it, the verbs plan, explain, why-not and diff take it, and so "
-    "does ggml_py.Plan.from_json",
+    "`ggml-py view {path}` shows it, the verbs plan, explain, why-not, diff, memory, cost, "
+    "compare, ops and corpus add take it, and so does ggml_py.Plan.from_json",
 )
 RECORD = FileKind(
     "a record",
-    "`ggml-py view {path}` lists its plans, the verbs plan, explain, why-not and diff take it, and "
-    "so does ggml_py.Record.read",
+    "`ggml-py view {path}` lists its plans, the verbs plan, explain, why-not, diff, sweep, memory, "
+    "cost, compare, ops and corpus add take it, and so does ggml_py.Record.read",
 )
-RUN = FileKind("a recorded run", "`ggml-py view {path}` shows it, ggml_py.Run.from_json reads it")
+RUN = FileKind(
+    "a recorded run",
+    "`ggml-py view {path}` shows it, the verb cost takes it, ggml_py.Run.from_json reads it",
+)
 SNAPSHOT = FileKind(
     "a plan snapshot",
     "`ggml-py view {path}` shows it, the verbs plan, explain, why-not and diff take it, and so "
@@ -69,7 +72,23 @@ LOG = FileKind(
     "a log with a debug print of a plan",
     "the verbs plan, explain, diff and view take it, and so does ggml_py.Plan.from_debug_log",
 )
+_OTHER_LOG = FileKind(
+    "a log without a debug print of a plan",
+    "run the program again with GGML_SCHED_DEBUG=2 in its environment, and with debug messages "
+    "(llama.cpp's programs: -lv 5, llama-bench: -v)",
+)
 _EMPTY = FileKind("empty", "make it again, or get it again")
+
+
+# Functions whose names begin lines of programs that use ggml.
+_LOGGED = re.compile(
+    rb"(?m)^.{0,40}?\b((llama|llm|ggml|gguf|whisper|common)_\w+|load_tensors|load_model|print_info|"
+    rb"sched_reserve|graph_reserve|system_info) *: "
+)
+
+
+def _logged(head: bytes) -> bool:
+    return b"\0" not in head and _LOGGED.search(head) is not None
 
 
 def _safetensors(head: bytes) -> bool:
@@ -98,6 +117,7 @@ _KINDS: tuple[tuple[FileKind, Callable[[bytes], object]], ...] = (
     (_ZIP, re.compile(rb"PK\x03\x04").match),
     (_TENSORS, _safetensors),
     (LOG, re.compile(rb"## SPLIT #").search),
+    (_OTHER_LOG, _logged),
 )
 
 
