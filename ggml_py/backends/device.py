@@ -14,6 +14,7 @@ from ..boundary.ffi import NULL, ffi, lib, own_pointer, text
 from ..boundary.mapped import watch_mapped
 from ..boundary.module import InModule
 from ..errors import AllocError, ArgumentError, MissingFunctionError, UnknownDeviceError
+from ..files.similar import meant
 from .above import AnyTensor
 
 if TYPE_CHECKING:
@@ -333,8 +334,10 @@ def device(name: str) -> Device:
     with _module.REGISTERING:
         ptr = lib.ggml_backend_dev_by_name(c_text("a device's name", name))
         if ptr == NULL:
-            names = ", ".join(d.name for d in devices()) or "none"
-            raise UnknownDeviceError(f"no device named '{name}'; there are: {names}")
+            names = [d.name for d in devices()]
+            there = ", ".join(names) or "none"
+            hint = meant(name, names)
+            raise UnknownDeviceError(f"no device named '{name}'; there are: {there}{hint}")
         return Device(ptr)
 
 

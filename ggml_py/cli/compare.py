@@ -76,9 +76,12 @@ def command(
     """
     from ..cost import Machine
     from ..releases import compare
+    from ..releases.planning import check_release
 
     machine = None if machine_path is None else Machine.load(machine_path)
     releases += (str(Path(source).resolve()),) if source is not None else ()
+    for release in releases:
+        check_release(release)
     if len(releases) != 2:
         raise click.UsageError(
             f"{counted(len(releases), 'release')} given: name two with --upstream, or one and "

@@ -59,12 +59,12 @@ def command(
     ggml-py cost plan.json.gz --machine machine.json
     ggml-py cost run.json --machine machine.json
     """
+    check_options(model)
     if machine_path is None:
         raise click.UsageError(
             "cost needs --machine FILE, which `ggml-py calibrate -o FILE` writes once for a machine"
         )
     machine = load_machine(machine_path)
-    check_options(model)
     if model.kind is PLAN:
         _show_plan(model.plan().cost(machine), as_json)
         return

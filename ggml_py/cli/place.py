@@ -90,12 +90,12 @@ def command(
     from ..place import Flags, place
     from ..place.measure import find_program, refusal
 
+    check_options(model)
     if not machine_paths:
         raise click.UsageError(
             "place needs --machine FILE, which `ggml-py calibrate -o FILE` writes once for a "
             "machine and a number of threads"
         )
-    check_options(model)
     options = model.options
     if options["graphs"] == "ours":
         raise click.UsageError("place plans with libllama: not with --graphs ours")

@@ -64,6 +64,7 @@ def command(model: Source, node: str, backend: str, ask: str | None, as_json: bo
     ggml-py why-not plan.json.gz node_33 CUDA0 --ask sim:card,profile=cuda
     """
     plan = model.plan()
+    _check_order(plan, node, backend)
     tensor = get_tensor(plan, node)
     device, not_asked = _device_to_ask(plan, tensor, backend, ask)
     answer = _checked(plan.why_not(tensor, backend, device), model)
@@ -90,6 +91,16 @@ def command(model: Source, node: str, backend: str, ask: str | None, as_json: bo
         click.echo("To see everything that a change affects, run ggml-py plan ... with")
     for texts in changes:
         click.echo(f"  {' '.join(f'--what-if {shlex.quote(text)}' for text in texts)}")
+
+
+def _check_order(plan: Plan, node: str, backend: str) -> None:
+    """Raises a usage error for a backend and a node in each other's place."""
+    names = {t.name for t in plan.tensors}
+    given = [text in names or text.isdecimal() for text in (node, backend)]
+    if given == [False, True]:
+        raise click.UsageError(
+            f"{backend} is a node, not a backend: the node comes first, {backend} {node}"
+        )
 
 
 def _checked(answer: WhyNot, model: Source) -> WhyNot:

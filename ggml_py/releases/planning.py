@@ -29,6 +29,16 @@ _STOPPED, _GRACE = "stopped: ", 2.0  # seconds
 _Item = dict[str, Any]  # as `again` takes them
 
 
+def check_release(release: str) -> None:
+    """Raises ValueError for a name that is neither a folder, nor a build, nor a known release."""
+    if Path(release).is_dir():
+        return
+    try:
+        select(release)
+    except NotBuiltError:
+        find_release(release)
+
+
 def prepared(release: str, build: bool = True) -> str:
     """The key of that release's build. Makes the build if it is missing. `release` may also be the
     folder of a checkout of ggml or llama.cpp: its present content is built. Raises `NotBuiltError`,

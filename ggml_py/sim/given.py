@@ -35,7 +35,8 @@ def named_devices(given: str | Device) -> tuple[Device, ...]:
     try:
         return (device(given),)
     except UnknownDeviceError as error:
-        raise UnknownDeviceError(f"{error}. {_simulated(given)}") from None
+        end = "" if str(error).endswith("?") else "."
+        raise UnknownDeviceError(f"{error}{end} {_simulated(given)}") from None
 
 
 def _simulated(name: str) -> str:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import ArgumentError, UnknownDeviceError
+from ..files.similar import meant
 from .profile import Profile
 from .profiles.cards import CARDS, OF_BACKEND
 
@@ -54,8 +54,7 @@ def load_profile(name: str | os.PathLike[str], /, **properties: object) -> Profi
             )
         return Profile(text)
     if text.lower() not in (*CARDS, *OF_BACKEND):
-        near = get_close_matches(text.lower(), (*CARDS, *OF_BACKEND), 3, 0.5)
-        hint = f". Did you mean {' or '.join(near)}?" if near else ""
+        hint = meant(text, (*CARDS, *OF_BACKEND), 0.5)
         raise UnknownDeviceError(
             f"no device profile {text!r}: expected one of {', '.join((*OF_BACKEND, *CARDS))}, or "
             f"the path of a CSV file made by `test-backend-ops support --test-file OPS`{hint}"

@@ -250,6 +250,8 @@ class Planned:
         if whole:
             first = ", ".join([*whole][:10]) + ", …" * (len(whole) > 10)
             raise KeyError(f"no node named '{which}'; {len(whole)} names begin with it: {first}")
+        if any(which in (b.name, b.device) for b in self.backends):
+            raise KeyError(f"no node named '{which}': it is a backend")
         names = list(dict.fromkeys(t.name for t in (*self.nodes, *self.leafs) if t.name))
         near = [name for name in names if which in name][:5]
         near = near or get_close_matches(which, names, 5)

@@ -14,6 +14,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from ..files.similar import meant
+
 VIEW_OPS = frozenset({"VIEW", "RESHAPE", "PERMUTE", "TRANSPOSE"})
 NODE, LEAF, OTHER, COPY = "node", "leaf", "other", "copy"
 # Bytes that a GGML_SCHED_DEBUG=2 dump keeps of the names of tensors, ops and backends.
@@ -286,8 +288,13 @@ class Capture:
         for i, backend in enumerate(self.backends):
             if name.lower() in (backend.name.lower(), backend.device.lower()):
                 return i
-        names = ", ".join(b.name for b in self.backends)
-        raise KeyError(f"no backend '{name}' in this plan; it has {names}")
+        names = [b.name for b in self.backends]
+        hint = meant(name, names)
+        if any(t.name == name for t in self.tensors):
+            hint = f". '{name}' is a tensor"
+        elif not hint:
+            hint = ". Others take part if their devices are given when it is planned (-d)"
+        raise KeyError(f"no backend '{name}' in this plan; it has {', '.join(names)}{hint}")
 
     def own_memory(self, b: int) -> str:
         """The name of a backend's own buffer type, as llama.cpp's -ot takes it. The scheduler may

@@ -162,7 +162,8 @@ def test_devices_with_commas_between(given, names):
         (["plan", "/none.gguf"], r"error: .*none\.gguf: no such file"),
         (["plan", cli_runs.__file__], r"error: .*neither a GGUF model \(.* nor a plan"),
         (["generate", cli_runs.__file__, "--tokens", "1"], r"error: .*magic"),
-        (["plan", "MODEL", "-d", "GPU9"], r"no device named 'GPU9'; there are: .*CPU"),
+        (["plan", "MODEL", "-d", "GPU9"], r"no device named 'GPU9'; there are: .*CPU\. A device"),
+        (["plan", "MODEL", "-d", "Bals"], r"there are: .*CPU\. Did you mean BLAS\? A device"),
         (["plan", "MODEL", "-ctk", "f99"], r"f99.*q8_0"),
         (["generate", "MODEL", "--tokens", "99999"], r"99999"),
         (["generate", "MODEL", "--tokens", "1", "-n", "100000"], r"100000|context"),
@@ -249,5 +250,5 @@ def test_an_override_that_matches_nothing_says_so(model):
     gpu = ("-d", "sim:gpu0,profile=cuda", "-nr")
     done = run("plan", model, *gpu, "-ot", "ffn_upp=CPU,ffn_down=CPU")
     (line,) = done.stderr.splitlines()  # once, however often it is planned for a remedy
-    assert line.startswith("tensor_overrides (-ot): 'ffn_upp' matches none of the model's ")
+    assert line.startswith("-ot: 'ffn_upp' matches none of the model's ")
     assert done.returncode == 0 and "remedy: without -ot: " in done.stdout

@@ -190,8 +190,23 @@ def test_why_not_without_the_native_library(folder, plan, attention):
 
 
 def test_why_not_lists_the_backends(folder):
-    error = fails("why-not", folder / "p.json.gz", "embd", "CUDA0")
-    assert error == "error: no backend 'CUDA0' in this plan; it has card, CPU\n"
+    given = ("why-not", folder / "p.json.gz", "embd")
+    hint = "Others take part if their devices are given when it is planned (-d)"
+    error = f"error: no backend 'CUDA0' in this plan; it has card, CPU. {hint}\n"
+    assert fails(*given, "CUDA0") == error
+    error = "error: no backend 'cards' in this plan; it has card, CPU. Did you mean card?\n"
+    assert fails(*given, "cards") == error
+    assert "it has card, CPU. 'norm-0' is a tensor\n" in fails(*given, "norm-0")
+
+
+@pytest.mark.parametrize("words", [("card", "embd"), ("card", "3"), ("CUDA7", "embd")])
+def test_why_not_knows_a_node_in_the_place_of_the_backend(folder, words):
+    error = fails("why-not", folder / "p.json.gz", *words, code=2)
+    backend, node = words
+    said = f"{node} is a node, not a backend: the node comes first, {node} {backend}"
+    assert said in error
+    error = fails("explain", folder / "p.json.gz", "card")
+    assert error == "error: no node named 'card': it is a backend\n"
 
 
 def test_why_not_when_it_is_there(folder):
@@ -274,8 +289,8 @@ def test_a_sweep_needs_the_model(folder):
         (("-n", "1,x"), 2, r"'1,x': expected numbers of tokens separated by commas, like"),
         (("-n", "0"), 2, r"'0': expected numbers of tokens"),
         (("--n-past", "-1"), 2, r"'-1': expected numbers of tokens"),
-        (("-n", "1,513"), 1, r"n_tokens=513: one graph takes 1 to 512 tokens"),
-        (("--n-past", "4096"), 1, r"n_past=4096 .* at most 512 tokens together, the size of"),
+        (("-n", "1,513"), 1, r"-n 513: one graph takes 1 to 512 tokens"),
+        (("--n-past", "4096"), 1, r"--n-past 4096 .* at most 512 tokens together, the size of"),
     ],
 )
 def test_wrong_shapes(folder, options, code, message):

@@ -107,7 +107,13 @@ def test_the_verbs_own_flags():
 
 @pytest.mark.parametrize(
     "text",
-    ["the devices: CPU", "llama_context: n_ctx = 512", "a n_ctx_train=5 of n_tokens", "x.n_ctx=5"],
+    [
+        "the devices: CPU",
+        "use=1,c=1: a cut line",
+        "llama_context: n_ctx = 512",
+        "a n_ctx_train=5 of n_tokens",
+        "x.n_ctx=5",
+    ],
 )
 def test_other_words_stay(text):
     assert with_flags(text, plan) == text

@@ -233,8 +233,8 @@ def test_what_a_prompt_of_several_batches_cannot_be(model):
     """Told before anything is computed, of the whole prompt."""
     options = ("-d", "CPU", "-t", 1, "-c", 256, "-b", 32)
     for prompt, message in (
-        ([1] * 250, "0 of 256 tokens (n_ctx) are used, so there is no room for 265 more"),
-        ([1] * 260, "0 of 256 tokens (n_ctx) are used, so there is no room for 260 more"),
+        ([1] * 250, "0 of 256 tokens (-c) are used, so there is no room for 265 more"),
+        ([1] * 260, "0 of 256 tokens (-c) are used, so there is no room for 260 more"),
         ([1] * 99 + [512], "token 512 is not in the vocabulary: ids are 0 to 511"),
     ):
         tokens = ",".join(map(str, prompt))

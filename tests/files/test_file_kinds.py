@@ -216,6 +216,17 @@ def test_a_log_without_prints_is_known_by_any_line(line):
     assert _file_kind.kind_of(line.encode() + b"\n## SPLIT #0: CPU # 0 inputs") is _file_kind.LOG
 
 
+@pytest.mark.parametrize(("verb", "file"), [("place", "plan.json"), ("cost", "log.txt")])
+def test_what_a_verb_does_not_take_is_said_first(folder, verb, file, capsys, monkeypatch):
+    """Found wrong: it asked for --machine, with which it refuses the file."""
+    for more in ([], ["--machine", "none.json"]):
+        monkeypatch.setattr(sys, "argv", ["ggml-py", verb, str(folder / file), *more])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        assert ended.value.code == 2
+        assert f"{file} is a " in (error := capsys.readouterr().err) and "--machine" not in error
+
+
 @pytest.mark.parametrize("kind", [_file_kind.PLAN, _file_kind.RECORD, _file_kind.RUN])
 def test_a_kinds_advice_names_all_verbs_that_take_it(kind):
     """Found wrong: it named four of ten."""

@@ -6,7 +6,7 @@ import ast
 import logging
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import click
 
@@ -14,30 +14,43 @@ from ...llama.options import TABLE, flag_text
 from .options import LOAD_OPTIONS, SHAPE_OPTIONS
 
 _VALUE = r"""\{[^{}]*\}|'[^']*'|"[^"]*"|\([^()]*\)|-?\d{1,3}(?:,\d{3})+|[^\s:;,()]+"""
+_BEFORE = r"(?<![\w.-])"
 
 
 def with_flags(text: str, command: click.Command | None) -> str:
     """The message with flags of `command`: "n_cpu_moe=-1: expected at least 0" becomes
     "-ncmoe -1: expected at least 0", and "(n_ubatch, -ub)" becomes "(-ub)"."""
-    for name, option in _options(command):
+    verbs = [command, *getattr(command, "commands", {}).values()]
+    own = [p for verb in verbs if verb for p in verb.params if isinstance(p, click.Option)]
+    for name, option in _options_of_models({str(option.name): option for option in own}):
         if name in text:
-            text = _replaced(text, name, option)
+            text = _without_flag(_replaced(text, name, option), name, option)
+    for option in own:
+        for flag in option.opts:
+            if flag.startswith("--"):  # c=1 is no option
+                text = _replaced(text, flag[2:].replace("-", "_"), option)
     return text
 
 
 def _replaced(text: str, name: str, option: click.Option) -> str:
-    flags = "|".join(map(re.escape, (*option.opts, *option.secondary_opts)))
-    word = rf"(?<![\w.-]){name}"
-    own = rf"(?: \((?:{flags})\)|, (?:{flags})(?![\w-]))"  # the message has the flag, too
-    text = re.sub(rf"{word}=({_VALUE}){own}?", lambda m: _words(option, m[1]), text)
-    alone = rf"{word}(?:{own}|(?=: )(?<=^{name})|(?=\))(?<=\({name}))"
+    """NAME=VALUE, and its flag where the message has it, too."""
+    pattern = rf"{_BEFORE}{name}=({_VALUE}){_own(option)}?"
+    return re.sub(pattern, lambda match: _words(option, match[1]), text)
+
+
+def _without_flag(text: str, name: str, option: click.Option) -> str:
+    """NAME beside its flag, in front of the message, or in parentheses."""
+    alone = rf"{_BEFORE}{name}(?:{_own(option)}|(?=: )(?<=^{name})|(?=\))(?<=\({name}))"
     return re.sub(alone, option.opts[0], text)
 
 
-def _options(command: click.Command | None) -> Iterator[tuple[str, click.Option]]:
+def _own(option: click.Option) -> str:
+    flags = "|".join(map(re.escape, (*option.opts, *option.secondary_opts)))
+    return rf"(?: \((?:{flags})\)|, (?:{flags})(?![\w-]))"
+
+
+def _options_of_models(own: Mapping[str, click.Option]) -> Iterator[tuple[str, click.Option]]:
     """The options of a model by keyword, as the verb has them."""
-    verbs = [command, *getattr(command, "commands", {}).values()]
-    own = {p.name: p for verb in verbs if verb for p in verb.params if isinstance(p, click.Option)}
     called = {option.verb: option.name for option in TABLE if option.verb}
     for usual in (*LOAD_OPTIONS, *SHAPE_OPTIONS):
         name = str(usual.name)

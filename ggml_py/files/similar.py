@@ -1,0 +1,16 @@
+"""Names that resemble an unknown one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+_ALIKE = 0.7  # of 1
+
+
+def meant(name: str, known: Iterable[str], alike: float = _ALIKE, most: int = 3) -> str:
+    """The end of an error's sentence, ". Did you mean BLAS?"; "" without a similar name. Case does
+    not count."""
+    by_lower = {one.lower(): one for one in known}
+    near = [by_lower[one] for one in get_close_matches(name.lower(), by_lower, most, alike)]
+    return f". Did you mean {' or '.join(near)}?" if near else ""
