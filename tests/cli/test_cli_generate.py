@@ -121,7 +121,7 @@ def test_until_the_context_is_full_and_on(generate, model):
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["--top-p", "2"], 1, "error: top_p=2.0: expected 0 to 1"),
+        (["--top-p", "2"], 1, "error: --top-p 2.0: expected 0 to 1"),
         (["--repeat-penalty", "0"], 1, "1 is no penalty"),
         (["--temp", "warm"], 2, "Usage"),
         (["-l", "5"], 2, "'5': expected a token id and a signed number"),
