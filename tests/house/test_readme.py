@@ -36,6 +36,16 @@ def test_the_two_commands_are_there_and_ci_runs_the_second():
     assert "README.md" in (REPO / ".ci" / "run").read_text()
 
 
+@pytest.mark.thorough("programs")
+def test_the_first_example_shows_why_it_fails(oracle, tmp_path):
+    """Found wrong: a filter dropped the error."""
+    first = re.search(r"^\$ (ggml-py record .*)", README, re.M)[1]
+    done = sh(f"PATH={BIN}:/usr/bin:/bin; {first}", tmp_path)
+    assert "llama-bench: no such program" in done.stdout
+    done = sh(f"PATH={oracle.bin}:$PATH; {first}", tmp_path)
+    assert "error: failed to load model 'model.gguf'" in done.stdout
+
+
 def test_the_demo_on_screen_is_what_demo_prints(tmp_path):
     shown = next(b for b in blocks("") if b.startswith("$ ggml-py demo")).split("\n", 1)[1]
     done = sh("ggml-py demo", tmp_path)
