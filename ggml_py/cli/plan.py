@@ -104,8 +104,8 @@ def command(
         click.echo(f"{output}: {plan.headline()}", err=True)
     if as_json:
         data = {name: PARTS[name].data(plan, predictions) for name in parts}
-        if "advice" in parts:
-            data["shortfalls"] = [one.to_dict() for one in _lacks(predictions)]
+        if "advice" in parts and (lacks := _shortfalls(predictions)) is not None:
+            data["shortfalls"] = lacks
         if changes:
             promise = {"whose": plan.promise.whose, "text": plan.promise.text}
             told = {"changes": [c.text for c in changes], "promise": promise}
@@ -115,7 +115,7 @@ def command(
             answer = {
                 **why.to_dict(),
                 "remedy": None if remedy is None else remedy.to_dict(),
-                "shortfalls": [one.to_dict() for one in _lacks(predictions)],
+                "shortfalls": _shortfalls(predictions),
             }
             data = {**plan.to_json(), "why": answer}
         echo_json({**data, **predictions.data(plan, before if changes else None)})
@@ -143,9 +143,14 @@ def command(
         PARTS[name].show(plan, predictions)
 
 
-def _lacks(predictions: Predictions) -> Sequence[Shortfall]:
-    """What devices lack for a model; () for a saved plan."""
-    return () if predictions.remedies is None else predictions.remedies.lacks
+def _lacks(predictions: Predictions) -> Sequence[Shortfall] | None:
+    """Missing memory of devices; None if it is not known, as for a saved plan."""
+    return None if predictions.remedies is None else predictions.remedies.lacks
+
+
+def _shortfalls(predictions: Predictions) -> list[dict[str, Any]] | None:
+    lacks = _lacks(predictions)
+    return None if lacks is None else [one.to_dict() for one in lacks]
 
 
 def _answer(plan: Plan, predictions: Predictions) -> tuple[WhySplits, Remedy | None]:

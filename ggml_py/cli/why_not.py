@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ..backends.device import Device
+    from ..memory.shortfalls import Shortfall
     from ..plan import Plan
     from ..sim.profile import Decision
     from ..trace.answers.reasons import Flag
@@ -128,11 +129,16 @@ class _Trials:
         return self._made[key]
 
     def _planned_with(self, flags: Sequence[Flag]) -> tuple[Plan | str, str]:
+        from ..llama import LlamaModel
+        from ..place.judge import lacks
+
         words = [word for flag in flags for word in flag.words]
         log.disabled = True  # its warnings about the options were already shown
         try:
             with self._source.opened(words, quiet=True, **self._changes(flags)) as loaded:
                 plan = loaded.plan(*self._source.shape)
+                if isinstance(loaded, LlamaModel):
+                    return plan, _said(lacks(loaded))
         except (AllocError, ModelError) as error:
             return with_flags(str(error), click.get_current_context().command), ""
         finally:
@@ -149,7 +155,7 @@ class _Trials:
                 changes[name] = n_tokens
         try:
             with self._setup.opened(changes) as loaded:
-                return " and ".join(one.text for one in lacks(loaded))
+                return _said(lacks(loaded))
         except (AllocError, ModelError) as error:
             return str(error)
 
@@ -159,6 +165,10 @@ class _Trials:
             changes |= flag.options
         first = [one for flag in flags for one in flag.options.get("overrides", ())]
         return {**changes, "overrides": (*first, *self._source.options["overrides"])}
+
+
+def _said(lacks: Sequence[Shortfall]) -> str:
+    return " and ".join(one.text for one in lacks)
 
 
 def _changes(answer: WhyNot) -> list[list[str]]:

@@ -227,8 +227,8 @@ def given_devices(given: Sequence[str | Device]) -> list[Device]:
 
 
 def check_gpus(options: Options, devices: Sequence[Device]) -> None:
-    """Raises `ModelError` for a main_gpu that does not exist and for a bad tensor_split. Without a
-    GPU, llama.cpp ignores the options about GPUs, and a warning names each that was given."""
+    """Raises `ModelError` for a main_gpu that does not exist and for a bad tensor_split. Logs a
+    warning for each given option about GPUs if there is no GPU: llama.cpp ignores them then."""
     gpus = [d.name for d in devices if d.type in GPU_TYPES]
     names = ", ".join(gpus) or "none"
     split = _parts(options.tensor_split)

@@ -84,7 +84,7 @@ def test_messages_about_several_options(said, options, expected):
 @pytest.mark.parametrize("graphs", ["ours", pytest.param("libllama", marks=[
     pytest.mark.thorough("programs"), pytest.mark.needs(release="default")])])  # fmt: skip
 def test_options_about_gpus(said, graphs):
-    """As in llama.cpp, whose parser warns where there is no GPU: nothing says so before."""
+    """llama.cpp's parser warns where there is no GPU. Found wrong: nothing was printed."""
     given = ("-sm", "none", "-mg", 7, "--graphs", graphs)
     code, error = said(*given, "-d", "CPU")
     assert code == 0

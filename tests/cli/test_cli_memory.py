@@ -149,7 +149,7 @@ def test_plan_says_the_same_as_memory(tmp_path):
 
 
 def test_weights_that_no_buffer_holds_have_a_place(tmp_path):
-    """Found wrong: our own graphs named -ot, and not for which tensor."""
+    """Found wrong: the error named -ot without the tensor."""
     large = tmp_path / "m.gguf"
     write_llama(large, LlamaSpec(n_layer=2, n_vocab=8192))
     given = ("--graphs", "ours", "-c", 256, "-ngl", 99, "-d", "sim:gpu0,max_size=1M,CPU")
@@ -222,6 +222,7 @@ def test_fit_print_and_command_lines(model):
 
 
 def test_a_saved_plan_and_a_record(saved, tmp_path):
+    assert json.loads(ok("plan", saved, "--json"))["why"]["shortfalls"] is None
     text = ok("memory", saved)
     assert "gpu0 compute buffer" in text and "weights" in text
     page = tmp_path / "memory.html"

@@ -218,7 +218,7 @@ def test_a_log_without_prints_is_known_by_any_line(line):
 
 @pytest.mark.parametrize(("verb", "file"), [("place", "plan.json"), ("cost", "log.txt")])
 def test_what_a_verb_does_not_take_is_said_first(folder, verb, file, capsys, monkeypatch):
-    """Found wrong: it asked for --machine, with which it refuses the file."""
+    """Found wrong: it asked for --machine first."""
     for more in ([], ["--machine", "none.json"]):
         monkeypatch.setattr(sys, "argv", ["ggml-py", verb, str(folder / file), *more])
         with pytest.raises(SystemExit) as ended:
@@ -240,7 +240,7 @@ def test_a_kinds_advice_names_all_verbs_that_take_it(kind):
 
 
 def commands(group, prefix=""):
-    """All verbs by name, also those of groups."""
+    """All verbs by name, also in groups."""
     for name, command in group.commands.items():
         if isinstance(command, click.Group):
             yield from commands(command, f"{name} ")

@@ -18,8 +18,8 @@ _BEFORE = r"(?<![\w.-])"
 
 
 def with_flags(text: str, command: click.Command | None) -> str:
-    """The message with flags of `command`: "n_cpu_moe=-1: expected at least 0" becomes
-    "-ncmoe -1: expected at least 0", and "(n_ubatch, -ub)" becomes "(-ub)"."""
+    """The message with flags of `command`: "-ncmoe -1: expected …" for "n_cpu_moe=-1: expected …",
+    "(-ub)" for "(n_ubatch, -ub)"."""
     verbs = [command, *getattr(command, "commands", {}).values()]
     own = [p for verb in verbs if verb for p in verb.params if isinstance(p, click.Option)]
     for name, option in _options_of_models({str(option.name): option for option in own}):

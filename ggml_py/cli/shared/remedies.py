@@ -39,9 +39,10 @@ class Remedies:
         return setup_of(self._source)
 
     @property
-    def lacks(self) -> Sequence[Shortfall]:
-        """What devices lack for the model with the given options, as `memory` has it."""
-        return self._judge.lacks
+    def lacks(self) -> Sequence[Shortfall] | None:
+        """Missing memory of devices with the given options, in the words of `memory`. None if the
+        model could not be opened again."""
+        return None if self._judge.given.refused else self._judge.lacks
 
     def found(self, findings: Iterable[Finding] = ()) -> list[Remedy]:
         """The quickest first; options that `findings` name are tried, too."""

@@ -31,8 +31,8 @@ class Flag(NamedTuple):
 
 
 class RuleChange(NamedTuple):
-    """A change after which a rule does not apply: a sentence, the arguments for `Plan.what_if`,
-    and llama.cpp's options, or the tokens of the batch that makes it."""
+    """A change after which a rule does not apply: a sentence and the arguments for `Plan.what_if`.
+    It is made by llama.cpp's options, or by a batch of `n_tokens`."""
 
     text: str
     what_if: dict[str, Any]
