@@ -104,8 +104,8 @@ def command(
         click.echo(f"{output}: {plan.headline()}", err=True)
     if as_json:
         data = {name: PARTS[name].data(plan, predictions) for name in parts}
-        if "advice" in parts and (lacks := _shortfalls(predictions)) is not None:
-            data["shortfalls"] = lacks
+        if "advice" in parts and (short := _shortfalls(predictions)) is not None:
+            data["shortfalls"] = short
         if changes:
             promise = {"whose": plan.promise.whose, "text": plan.promise.text}
             told = {"changes": [c.text for c in changes], "promise": promise}
