@@ -6,7 +6,6 @@ import click
 import pytest
 
 from ggml_py.cli import main
-from ggml_py.cli.bench import command as bench
 from ggml_py.cli.plan import command as plan
 from ggml_py.cli.shared.flags import with_flags
 from ggml_py.llama.options import TABLE
@@ -97,12 +96,14 @@ def test_options_about_gpus(said, graphs):
 
 
 def test_the_verbs_own_flags():
-    """bench has llama-bench's: -d is a depth there."""
     text = "devices='CPU' is a str: give a larger n_ctx (-c) or n_ubatch=1,024 (-ub), repack=False"
-    assert with_flags(text, plan) == (
-        "-d CPU is a str: give a larger -c or -ub 1024, --no-repack"
-    ).replace("--no-repack", "-nr")
-    assert with_flags("devices='CPU': not here", bench).startswith("-dev CPU: ")
+    said = "-d CPU is a str: give a larger -c or -ub 1024, -nr"
+    assert with_flags(text, plan) == said
+    other = click.Command(
+        "other", params=[click.Option(["--on", "devices"]), click.Option(["--x"])]
+    )
+    assert with_flags(text, other) == said.replace("-d", "--on")
+    assert with_flags("x=5 is too large, c=1", other) == "--x 5 is too large, c=1"
 
 
 @pytest.mark.parametrize(
@@ -121,4 +122,3 @@ def test_other_words_stay(text):
 
 def test_without_a_verb():
     assert with_flags("n_cpu_moe=-1: expected at least 0", None).startswith("-ncmoe -1: ")
-    assert isinstance(plan, click.Command)
