@@ -154,7 +154,7 @@ class _Trials:
             if n_tokens > (self._setup.options[name] or n_tokens):
                 changes[name] = n_tokens
         try:
-            with self._setup.opened(changes) as loaded:
+            with self._setup.by_libllama(changes) as loaded:
                 return _said(lacks(loaded))
         except (AllocError, ModelError) as error:
             return str(error)

@@ -112,7 +112,7 @@ def test_a_largest_buffer(model):
     "options", [(), pytest.param(("--advice",), marks=pytest.mark.thorough("programs"))]
 )
 def test_plan_says_what_is_missing(model, options):
-    """With our own graphs: the memory of all buffers."""
+    """With our own graphs, too."""
     tight = ("--graphs", "ours", "-d", "sim:gpu0,memory=4M,CPU", "-ngl", 99)
     text = ok("plan", model, *tight, *options)
     needed = re.search(r"gpu0 lacks ([\d,]+) bytes .*: ([\d,]+) are needed and 4,194,304 ", text)
@@ -132,7 +132,8 @@ def test_plan_says_the_same_as_memory(tmp_path):
     tight = ("-d", "sim:gpu0,profile=rtx4090,max_size=1M,CPU", "-ngl", 0, "-ub", 32)
     lacks = json.loads(ok("memory", large, *tight, "--json", "--no-changes"))["shortfalls"]
     assert [one["tensor"] for one in lacks] == ["gpu0#output.weight#0"]
-    for options in ((), ("-n", 32), ("--advice",), ("--graphs", "libllama")):
+    for options in ((), ("-n", 32), ("--advice",), ("--graphs", "libllama"),
+                    ("--graphs", "ours")):  # fmt: skip
         assert f"{lacks[0]['text']}: it does not fit" in ok("plan", large, *tight, *options)
     assert json.loads(ok("plan", large, *tight, "--json"))["why"]["shortfalls"] == lacks
     enough = json.loads(ok("plan", large, *tight, "--no-op-offload", "--json", "--advice"))

@@ -42,7 +42,16 @@ class Remedies:
     def lacks(self) -> Sequence[Shortfall] | None:
         """Missing memory of devices with the given options, in the words of `memory`. None if the
         model could not be opened again."""
-        return None if self._judge.given.refused else self._judge.lacks
+        from ...errors import AllocError, ModelError
+        from ...place.judge import lacks
+
+        if self._setup.options["graphs"] != "ours":
+            return None if self._judge.given.refused else self._judge.lacks
+        try:
+            with self._setup.by_libllama({}) as model:
+                return lacks(model)
+        except (AllocError, ModelError):
+            return None
 
     def found(self, findings: Iterable[Finding] = ()) -> list[Remedy]:
         """The quickest first; options that `findings` name are tried, too."""

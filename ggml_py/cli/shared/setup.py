@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from ...llama.options import BY_NAME
@@ -39,6 +39,11 @@ class ModelSetup:
             self.source.opened(quiet=True, **{**self.options, **changes}) as model,
         ):
             yield model
+
+    def by_libllama(self, changes: Changes) -> AbstractContextManager[Model | LlamaModel]:
+        """The model with changes, opened by libllama if it is there: it knows its largest buffers,
+        which are those of our own graphs, too."""
+        return self.opened({**changes, "graphs": _graphs({"graphs": "auto"})})
 
     def fit(self, changes: Changes) -> Changes | None:
         """What llama.cpp's --fit chooses with changes, its context, and the changes; None without
