@@ -121,8 +121,8 @@ class _Trials:
         self._made: dict[tuple[str, ...], tuple[Plan | str, str]] = {}
 
     def planned_with(self, flags: Sequence[Flag]) -> tuple[Plan | str, str]:
-        """The plan, and the memory that devices then lack. The error's text instead of a plan if
-        llama.cpp cannot load the model with them."""
+        """The plan, and the memory that devices then lack. If llama.cpp
+        cannot load the model with them, the error's text is in the plan's place."""
         key = tuple(flag.text for flag in flags)
         if key not in self._made:
             self._made[key] = self._planned_with(flags)

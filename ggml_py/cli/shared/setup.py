@@ -41,8 +41,8 @@ class ModelSetup:
             yield model
 
     def by_libllama(self, changes: Changes) -> AbstractContextManager[Model | LlamaModel]:
-        """The model with changes, opened by libllama if it is there: it knows its largest buffers,
-        which are those of our own graphs, too."""
+        """The model with changes, opened by libllama if it is there. Its largest buffers are known
+        then, and our own graphs have the same ones."""
         return self.opened({**changes, "graphs": _graphs({"graphs": "auto"})})
 
     def fit(self, changes: Changes) -> Changes | None:
