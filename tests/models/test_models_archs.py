@@ -134,7 +134,7 @@ def test_windows_that_move_on(oracle, arch_file, tmp_path, name, options):
     options = {"n_ubatch": 16, **options}
     with load(arch_file(name), **options) as model:
         assert model.hparams.swa.n_swa == 32
-        assert model._memory.swa.cells.size == (512 if "swa_full" in options else 256)
+        assert model._memory.caches[1].cells.size == (512 if "swa_full" in options else 256)
     check(oracle, arch_file(name), prompt, tmp_path, **options)
 
 
