@@ -12,8 +12,8 @@ that they name is made, and the model planned again through libllama. Findings:
 - "stays": a node that should move to a card does not;
 - "unadvised": nothing was recommended, and one change of a fixed list (`single_changes`) that
   leaves as much memory free saves more than a fifth of the predicted time, and costs the other
-  phase (a prompt beside a token) less than that gains. Where times are not known, bytes are
-  compared: a byte in host memory or over the link counts ten times;
+  phase (a token of a prompt, or of the answer) less than that gains. Where times are not known,
+  bytes are compared: a byte in host memory or over the link counts ten times;
 - "cannot be followed": a change that is no list of llama.cpp's flags.
 
 Where upstream's llama-fit-params was built, its estimate of recommended flags must fit, too.
@@ -317,11 +317,13 @@ def _plain(setup: Setup, path: Path, before: Followed) -> None:
 
 
 def _other_phase(setup: Setup, path: Path, changes: dict[str, str | None]) -> float:
-    """The part of the time that the other phase takes with changes; 1 if times are not known."""
-    given, changed = setup.options(), setup.changed(changes).options()
-    n_tokens = min(given["n_ubatch"], changed["n_ubatch"]) if setup.n_tokens == 1 else 1
-    before, after = (follow(setup, path, options, n_tokens) for options in (given, changed))
-    return after.part_of(before) if before.seconds is not None else 1.0
+    """The part of the time, or of the bytes, that a token of the other phase takes with changes.
+    A prompt's graph has n_ubatch tokens."""
+    ways = setup.options(), setup.changed(changes).options()
+    sizes = [options["n_ubatch"] if setup.n_tokens == 1 else 1 for options in ways]
+    pairs = zip(ways, sizes, strict=True)
+    before, after = (follow(setup, path, options, n) for options, n in pairs)
+    return after.part_of(before) * sizes[0] / sizes[1]
 
 
 # --- upstream's own program

@@ -158,9 +158,8 @@ def left(setup: Setup, model: LlamaModel) -> dict[str, int]:
 
 
 def too_large(setup: Setup, model: LlamaModel) -> str:
-    """A tensor that is larger than its card's largest buffer; "" if there is none. Vulkan is left
-    out: it tries a larger buffer."""
-    limits = {c.name: c.max_size for c in setup.cards if c.max_size and c.profile != "vulkan"}
+    """A tensor that is larger than its card's largest buffer; "" if there is none."""
+    limits = {c.name: c.max_size for c in setup.cards if c.max_size}
     if not limits:
         return ""
     for plan in (model.reserved_plan(), model.reserved_plan(model.n_seq_max)):

@@ -29,18 +29,18 @@ if TYPE_CHECKING:
 Changes = dict[str, Any]  # arguments of `Plan.what_if`
 
 
-class Planner(Protocol):
+class PlannedModel(Protocol):
     """A model that plans graphs."""
 
     def plan(self, n_tokens: int, n_past: int, n_seqs: int) -> Plan:
         """The plan of a graph."""
 
 
-Again = Callable[[Changes], AbstractContextManager[Planner]]  # loads the model under changes
+Again = Callable[[Changes], AbstractContextManager[PlannedModel]]  # loads the model under changes
 
 
 def what_if(
-    model: Planner,
+    model: PlannedModel,
     again: Again,
     weights: Iterable[str],
     shape: tuple[int, int, int],
