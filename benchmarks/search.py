@@ -10,7 +10,7 @@ next case runs in a new process. The record (`benchmarks/results/NAME.json`) is 
 every half minute. A new record is begun if upstream's release or the code of a file that the search
 is about has changed. Otherwise a search that was stopped or killed continues, and the record says
 how many cases ran on which build. A committed record names under `mended`, by seed, the test of a
-fault that was found and mended since.
+fault that was found and mended since, and under `named` the page that says why one is left.
 """
 
 from __future__ import annotations

@@ -143,7 +143,8 @@ def change_of(text: str) -> dict[str, str | None] | None:
         elif word in SWITCHES:
             found[word] = ""
         elif word in OPTIONS and words:
-            found[word] = words.pop(0)
+            before = found.get(word) if word == "-ot" else None  # the only one that repeats
+            found[word] = ",".join(filter(None, (before, words.pop(0))))
         else:
             return None
     return found or None

@@ -1,5 +1,6 @@
 """The benchmarks run and compare what they claim to. Their figures are not tested."""
 
+import importlib
 import json
 import os
 import re
@@ -196,3 +197,27 @@ def test_the_parity_table_shows_the_worst(monkeypatch, capsys):
     show(found[:3], ["plain", "flash"], by_type=True, markdown=True)
     lines = capsys.readouterr().out.splitlines()
     assert lines[2:4] == ["| llama | f32 | exact | 1.0e-01 |", "| llama | f16 | 1.0e-07 |  |"]
+
+
+# --- benchmarks/advice.py
+
+
+@pytest.fixture
+def setups(monkeypatch):
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    return importlib.import_module("setups")
+
+
+def test_a_recommendation_of_two_overrides_is_followed_whole(setups):
+    assert setups.change_of("-ngl 25 -ot 'a=gpu0' -ot 'ffn=CPU'") == {
+        "-ngl": "25", "-ot": "a=gpu0,ffn=CPU",
+    }  # fmt: skip
+
+
+def test_the_largest_buffer_counts_on_every_card(setups, tmp_path):
+    """With ops of Vulkan, too: such a simulated device refuses a larger one."""
+    setup = setups.drawn(1581)
+    assert setup.cards[0].profile == "vulkan" and setup.cards[0].max_size
+    path = setup.spec.write(tmp_path / "model.gguf")
+    with setup.opened(path, setup.options()) as model:
+        assert "is larger than gpu0's largest buffer" in setups.too_large(setup, model)
