@@ -277,7 +277,8 @@ def _buft(capture: Capture, name: Any) -> int:
     try:
         backend = capture.backends[_backend(capture, "move_weights", name)]
     except KeyError as error:
-        raise KeyError(f"{error.args[0]}, and buffer types {', '.join(names)}") from None
+        said, mark, hint = str(error.args[0]).partition(". Did you mean ")
+        raise KeyError(f"{said}, and buffer types {', '.join(names)}{mark}{hint}") from None
     own = capture.own_memory(capture.backends.index(backend))
     return names.index(own) if own in names else backend.buft
 
