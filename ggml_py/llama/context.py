@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -17,11 +17,13 @@ from ..errors import ComputeError, ModelError
 from ..scheduler.borrowed import BorrowedScheduler
 from .batch_checks import CheckedBatch, checked_tokens
 from .library import Library
+from .likeliest import likeliest
 from .native import ContextHandle, LlamaHandle
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+R = TypeVar("R")
 _NO_ROOM, _ABORTED, _INVALID = 1, 2, -1  # results of llama_decode
 
 
@@ -86,7 +88,8 @@ class LlamaContext:
         # Decoding: numpy's work for a single token takes longer than everything else here.
         token = tokens[0] if type(tokens) is list and len(tokens) == 1 else None
         if watching is None and type(token) is int and 0 <= token < self.n_vocab:
-            return self._step(token, seq, all_logits)
+            row = self._step(token, seq, self._row)
+            return row.reshape(1, -1) if all_logits else row
         ids, rows = checked_tokens(tokens, self.n_vocab), []
         every = all_logits or self._keeps_rows
         if every:
@@ -109,19 +112,40 @@ class LlamaContext:
                     self._watch(None)
         return np.concatenate(rows) if all_logits else rows[-1][-1]
 
-    def _step(self, token: int, seq: int, all_logits: bool) -> npt.NDArray[np.float32]:
-        """`eval` of one token: without arrays, as it is what a generation consists of."""
+    def likeliest_after(self, token: int, seq: int) -> int:
+        """The likeliest token after one checked token, without a copy of the logits."""
+        return self._step(token, seq, self._likeliest)
+
+    def _step(self, token: int, seq: int, read: Callable[[], R]) -> R:
+        """Evaluates one token and reads its logits: without arrays, as a generation consists of
+        it."""
         with self.context.using(COMPUTING):
             start = self.n_past(seq)
             batch, made = self._one
             made.token[0], made.pos[0], made.seq_id[0][0] = token, start, seq
             try:
                 self._check(self.lib.llama_decode(self.context.ptr, batch), 1)
-                rows = self._logits(1, False, True)[0]
+                self.lib.llama_synchronize(self.context.ptr)
+                return read()
             except BaseException:
                 self._forget(seq, start)
                 raise
-        return rows if all_logits else rows[0]
+
+    def _last_row(self) -> Any:
+        """The last token's logits, a float pointer of the core's."""
+        pointer = self.lib.llama_get_logits_ith(self.context.ptr, -1)
+        if pointer == NULL:
+            raise ModelError("this model has no logits: see embed()")
+        return ffi.cast("float *", int(self.ffi.cast("uintptr_t", pointer)))
+
+    def _row(self) -> npt.NDArray[np.float32]:
+        raw = ffi.buffer(self._last_row(), 4 * self.n_vocab)
+        row: npt.NDArray[np.float32] = np.frombuffer(raw, np.float32).copy()
+        return row
+
+    def _likeliest(self) -> int:
+        found = int(ggml.gp_likeliest(self._last_row(), self.n_vocab))
+        return found if found >= 0 else likeliest(self._row())  # raises
 
     @cached_property
     def _one(self) -> tuple[Any, Any]:
@@ -244,14 +268,13 @@ class LlamaContext:
         lib.llama_synchronize(self.context.ptr)
         if not all_logits and not last:
             return []
-        if all_logits:
-            pointer, rows = lib.llama_get_logits(self.context.ptr), n
-        else:
-            pointer, rows = lib.llama_get_logits_ith(self.context.ptr, -1), 1
+        if not all_logits:
+            return [self._row().reshape(1, -1)]
+        pointer = lib.llama_get_logits(self.context.ptr)
         if pointer == NULL:
             raise ModelError("this model has no logits: see embed()")
-        raw = made.buffer(pointer, 4 * rows * self.n_vocab)
-        return [np.frombuffer(raw, np.float32).reshape(rows, self.n_vocab).copy()]
+        raw = made.buffer(pointer, 4 * n * self.n_vocab)
+        return [np.frombuffer(raw, np.float32).reshape(n, self.n_vocab).copy()]
 
     def embed(self, tokens: Sequence[int]) -> npt.NDArray[np.float32]:
         """The model's embedding of a text, [n_embd], in an empty context: pooled as the model says,

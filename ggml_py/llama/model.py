@@ -496,7 +496,10 @@ class LlamaModel(SequenceCalls):
         return sample(self.eval(tokens, seq=seq))
 
     def _likeliest_after(self, token: int, seq: int) -> int:
-        return likeliest(self.eval([token], seq=seq))
+        running = self._running
+        if running is None or self._looking is not None:
+            return likeliest(self.eval([token], seq=seq))
+        return running.likeliest_after(token, seq)
 
     @property
     def n_vocab(self) -> int:
