@@ -378,6 +378,13 @@ class LlamaModel(SequenceCalls):
         """The next position of sequence 0."""
         return 0 if self._running is None else self._running.n_past(0)
 
+    @property
+    def n_reused(self) -> int:
+        """How many graphs were used again for the next tokens, instead of being built.
+        C: llama_perf_context_data.n_reused"""
+        running = self._running
+        return 0 if running is None else int(running.lib.llama_perf_context(running.ptr).n_reused)
+
     def eval(
         self,
         tokens: Sequence[int],

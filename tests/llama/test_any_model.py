@@ -133,6 +133,17 @@ def test_logits_are_those_of_our_own_graphs(archs, name):
         assert ours.generate(tokens, 8) == theirs.generate(tokens, 8)
 
 
+@pytest.mark.parametrize("graphs", ["ours", "libllama"])
+def test_a_graph_is_used_again_until_the_cache_grows(archs, graphs):
+    path = archs / f"{ARCHS['llama']}.gguf"
+    with models.load(path, graphs=graphs, n_threads=1, n_ctx=1024) as model:
+        assert model.n_reused == 0
+        model.eval([1] * 250)
+        for i in range(12):  # attention reads 256 cells for six of them, then 512
+            model.eval([2])
+            assert model.n_reused == (i if i < 6 else i - 1)
+
+
 def test_both_kinds_of_model_are_looked_into(archs):
     path = archs / "llama-dense.gguf"
     tokens = [1, 2, 3, 4, 5]
