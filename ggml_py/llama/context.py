@@ -12,7 +12,7 @@ from .. import log as _log
 from ..boundary.callback import Callback, raise_instead, raise_taken
 from ..boundary.ffi import NULL, ffi
 from ..boundary.ffi import lib as ggml
-from ..boundary.handle import COMPUTING, in_use
+from ..boundary.handle import COMPUTING, in_use, reading
 from ..errors import ComputeError, ModelError
 from ..scheduler.borrowed import BorrowedScheduler
 from .batch_checks import CheckedBatch, checked_tokens
@@ -65,8 +65,15 @@ class LlamaContext:
         """The scheduler that it computes on."""
         return self.context.scheduler
 
+    def asked(self, function: Callable[..., Any], *args: Any) -> int:
+        """What one of libllama's functions says of the memory, which nobody frees meanwhile; -1 if
+        the model has none. Raises `ClosedError`."""
+        with reading(self.context):
+            return -1 if self.memory is None else int(function(self.memory, *args))
+
     def n_past(self, seq: int) -> int:
-        """The next position of a sequence. C: llama_memory_seq_pos_max"""
+        """The next position of a sequence, for a caller that uses the context.
+        C: llama_memory_seq_pos_max"""
         memory = self.memory
         return 0 if memory is None else int(self.lib.llama_memory_seq_pos_max(memory, seq)) + 1
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from ..boundary.arguments import integer
 from ..boundary.ffi import ffi, text
-from ..boundary.handle import Handle, in_use
+from ..boundary.handle import Handle, in_use, reading
 from ..errors import DamagedFileError, ModelError
 from ..gguf.reader import Gguf
 from ..gguf.whole import whole
@@ -376,14 +376,17 @@ class LlamaModel(SequenceCalls):
     @property
     def n_past(self) -> int:
         """The next position of sequence 0."""
-        return 0 if self._running is None else self._running.n_past(0)
+        return self.seq_pos_max(0) + 1
 
     @property
     def n_reused(self) -> int:
         """How many graphs were used again for the next tokens, instead of being built.
         C: llama_perf_context_data.n_reused"""
         running = self._running
-        return 0 if running is None else int(running.lib.llama_perf_context(running.ptr).n_reused)
+        if running is None:
+            return 0
+        with reading(running.context):
+            return int(running.lib.llama_perf_context(running.ptr).n_reused)
 
     def eval(
         self,

@@ -82,9 +82,7 @@ class SequenceCalls(ABC):
     def _position(self, seq: int, name: str) -> int:
         seq = self._seq(seq)
         context = self._running
-        if context is None or context.memory is None:
-            return -1
-        return int(getattr(context.lib, name)(context.memory, seq))
+        return -1 if context is None else context.asked(getattr(context.lib, name), seq)
 
     def seq_rm(self, seq: int, p0: int = 0, p1: int | None = None) -> None:
         """Removes a sequence's tokens at positions [p0, p1), or from p0 to the end.
@@ -137,7 +135,7 @@ class SequenceCalls(ABC):
         """
         delta = integer("delta", delta, -POS_MAX, POS_MAX)
         seq, span = self._seq(seq), _range(p0, p1)
-        with self._moving("seq_add") as (context, memory):
+        with self._moving("seq_add", delta != 0) as (context, memory):
             context.lib.llama_memory_seq_add(memory, seq, *span, delta)
 
     def seq_div(self, seq: int, p0: int, p1: int | None, d: int) -> None:
@@ -145,15 +143,16 @@ class SequenceCalls(ABC):
         rotated the wrong way in this release. C: llama_memory_seq_div"""
         d = integer("d", d, 1, POS_MAX)
         seq, span = self._seq(seq), _range(p0, p1)
-        with self._moving("seq_div") as (context, memory):
+        with self._moving("seq_div", d != 1) as (context, memory):
             context.lib.llama_memory_seq_div(memory, seq, *span, d)
 
     @contextmanager
-    def _moving(self, what: str) -> Iterator[tuple[LlamaContext, Any]]:
+    def _moving(self, what: str, moves: bool) -> Iterator[tuple[LlamaContext, Any]]:
         with self._changing() as (context, memory):
             if not context.lib.llama_memory_can_shift(memory):
                 raise ModelError(f"{what}: the positions of this model cannot be moved")
-            context.moved = context.has_gaps = True
+            context.moved |= moves
+            context.has_gaps |= moves
             yield context, memory
 
     # --- bytes and files

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+import threading
 from functools import partial
 
 import numpy as np
 import pytest
 
-from ggml_py import ModelError, models
+from ggml_py import BusyError, ClosedError, ModelError, models
 from ggml_py.llama.context import LlamaContext
 from ggml_py.models import Batch
 
@@ -130,6 +132,46 @@ def test_on_a_gpu(sims, arch_file, name, script, kv_unified):
             answers = [execute(model, command) for command in commands]
             rows.append(np.concatenate([a for a in answers if a is not None]))
     np.testing.assert_array_equal(*rows)
+
+
+@pytest.mark.parametrize(
+    "ask", [lambda m: m.n_past, lambda m: m.n_reused, lambda m: m.seq_pos_min(0),
+            lambda m: m.seq_rm(0), lambda m: m.seq_state(), lambda m: m.n_ctx,
+            lambda m: m.eval([1]), lambda m: m.generate([1], 2), lambda m: m.plan()],
+)  # fmt: skip
+def test_a_closed_model(path, ask):
+    model = load(path)
+    model.eval(PROMPT)
+    model.close()
+    with pytest.raises(ClosedError, match="closed"):
+        ask(model)
+
+
+def test_positions_are_asked_while_another_thread_closes(path):
+    problems = []
+
+    def ask(model):
+        try:
+            while True:
+                model.seq_pos_max(0), model.seq_pos_min(1), model.n_past, model.n_reused
+        except (ClosedError, BusyError):
+            pass
+        except Exception as error:
+            problems.append(error)
+
+    for _ in range(10):
+        model = load(path, n_seq_max=2)
+        model.eval(PROMPT)
+        threads = [threading.Thread(target=ask, args=(model,)) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for _ in range(1000):
+            with contextlib.suppress(BusyError):
+                model.close()
+                break
+        for thread in threads:
+            thread.join(10)
+    assert not problems
 
 
 # --- limits
