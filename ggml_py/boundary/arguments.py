@@ -10,11 +10,15 @@ from ..errors import ArgumentError
 SIZE_MAX = (1 << 63) - 1  # the most that ggml's int64_t holds; no memory is that large
 
 
+def shown(kind: type) -> str:
+    """The name of a class in errors: of what users hold, for a base class or a part of it."""
+    return str(getattr(kind, "_shown_as", kind.__name__))
+
+
 def ptr_of(kind: type, value: Any) -> Any:
     """`value.ptr` of an object of ours. Raises TypeError if it is not a `kind`."""
     if not isinstance(value, kind):
-        name = getattr(kind, "_shown_as", kind.__name__)  # of a base in backends/above.py
-        raise TypeError(f"expected a {name}, got {describe(value)}")
+        raise TypeError(f"expected a {shown(kind)}, got {describe(value)}")
     return value.ptr  # type: ignore[attr-defined]
 
 

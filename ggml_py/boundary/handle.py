@@ -60,6 +60,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from ..errors import AbortError, BusyError, ClosedError, LeftError, ServerLostError, SpoiledError
+from .arguments import shown
 from .dead_frames import clear_dead_frames
 from .ffi import ffi, own_pointer
 from .fork import left_in_use
@@ -188,7 +189,7 @@ def _wait_for_readers(user: User, handle: Handle) -> None:
 def _busy(handle: Handle, user: User, me: int) -> str:
     where = "further up on this thread" if user[1] == me else "on another thread"
     return (
-        f"this {type(handle).__name__} is {user[0]} {where}: wait until that returns, "
+        f"this {shown(type(handle))} is {user[0]} {where}: wait until that returns, "
         "or make one for each thread"
     )
 
@@ -449,7 +450,7 @@ class _WithoutPtr:
 
     def __getattr__(self, name: str) -> Any:
         if name == "ptr":
-            kind, spoiled_by = type(self).__name__, self._spoiled_by
+            kind, spoiled_by = shown(type(self)), self._spoiled_by
             if spoiled_by is None or self.closed:
                 raise ClosedError(f"this {kind} is closed: make another, or close it later")
             raise SpoiledError(

@@ -27,6 +27,7 @@ class LlamaHandle(Handle):
     """Owns a llama_model."""
 
     __slots__ = ("devices",)
+    _shown_as = "LlamaModel"
     devices: list[Device]  # it has their pointers
 
 
@@ -34,6 +35,7 @@ class ContextHandle(Handle):
     """Owns a llama_context."""
 
     __slots__ = ("_library", "_scheduler", "probes")
+    _shown_as = "LlamaModel"
 
     def __init__(self, library: Library, ptr: Any, probes: Any, *needs: Handle) -> None:
         """`probes`: what libllama's probes refused when it made the context."""

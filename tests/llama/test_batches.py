@@ -143,7 +143,7 @@ def test_a_closed_model(path, ask):
     model = load(path)
     model.eval(PROMPT)
     model.close()
-    with pytest.raises(ClosedError, match="closed"):
+    with pytest.raises(ClosedError, match="this LlamaModel is closed"):
         ask(model)
 
 
