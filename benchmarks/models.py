@@ -208,7 +208,7 @@ def graph_of_32_layers(folder: Path, rounds: int) -> dict[str, float]:
         write_llama(path, LlamaSpec(n_layer=32, n_vocab=512))
     builds, plans = [], []
     with load(path, n_threads=1) as model:
-        graphs, shape = model._graphs, model._memory.planned_shape(1, 0, 1)
+        graphs, shape = model._graphs, model._memory.planned_shape(1, 0)
         with graphs._scheduler() as sched:
             for _ in range(4 * rounds):
                 start = time.perf_counter()

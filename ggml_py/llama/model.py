@@ -403,7 +403,7 @@ class LlamaModel(SequenceCalls):
         fails, the sequence is as before the call (empty, if the model is recurrent). Raises
         `ModelError` for tokens outside the vocabulary and a full context. C: llama_decode
         """
-        seq = integer("seq", seq, 0, self.n_seq_max - 1)
+        seq = self._seq(seq)
         if isinstance(watch, str):
             raise TypeError(f"watch={watch!r}: expected a list of names, like [{watch!r}]")
         if not watch:

@@ -67,7 +67,10 @@ def check(row: Misuse, tmp_path: Path) -> None:
 @pytest.mark.thorough("cases", quick=350)
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=pytest.mark.needs(*row.needs)) for name, row in ROWS.items()],
+    [
+        pytest.param(name, marks=pytest.mark.needs(*row.needs, release=row.release))
+        for name, row in ROWS.items()
+    ],
 )
 def test_misuse(name, tmp_path):
     check(ROWS[name], tmp_path)

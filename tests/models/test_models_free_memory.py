@@ -252,7 +252,7 @@ def test_on_the_command_line(path):
         assert error.startswith("error: no memory for the weights of")
         assert "102,400 bytes of gpu0 are free" in error and len(error.splitlines()) == 1
     error = fails("generate", path, "--tokens", "1", "-d", "CPU", "-c", 2**31 - 1)
-    assert error.startswith("error: no memory for the KV cache of 2,147,483,648 tokens (n_ctx): ")
+    assert error.startswith("error: no memory for the KV cache of 2,147,483,648 tokens (-c): ")
     assert "-ctk" in error and len(error.splitlines()) == 1
 
 

@@ -235,7 +235,8 @@ def test_what_programs_ask_for(oracle, sims, arch_file, name, program):
     sims("gpu0")
     path, options = arch_file(name), {"n_gpu_layers": 99}
     with load(path, devices=("gpu0",), program=program, **options) as model:
-        asked = asked_by(program, model.hparams.n_ctx_train)
+        n_ctx_train = model.metadata[f"{name}.context_length"]
+        asked = asked_by(program, n_ctx_train)
         theirs = Theirs(oracle, path, (1,), sims=sims_text(ONE), **options, **asked)
         assert memory_of(model) == theirs.memory
 

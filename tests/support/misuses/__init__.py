@@ -86,6 +86,7 @@ class Misuse:
     spoils: bool = False
     at: Callable[..., object] | None = None
     needs: tuple[str, ...] = ()
+    release: str = "0.0"
 
     @property
     def file(self) -> str:
@@ -108,12 +109,13 @@ def misuse(
     spoils: bool = False,
     at: Callable[..., object] | None = None,
     needs: tuple[str, ...] = (),
+    release: str = "0.0",
 ) -> Misuse:
     """A row. `spoils`: the scheduler of the Env can no longer be used, and says so. `at`: the
-    function that has the mistake, if `act` only calls it. `needs`: features that a release may
-    lack, as for the mark of that name."""
+    function that has the mistake, if `act` only calls it. `needs` and `release`: features that a
+    release may lack, as for the mark of that name."""
     assert given and expected, id
-    return Misuse(id, act, error, (given, expected, *more), abort, spoils, at, needs)
+    return Misuse(id, act, error, (given, expected, *more), abort, spoils, at, needs, release)
 
 
 @cache

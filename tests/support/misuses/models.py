@@ -33,6 +33,11 @@ def _llama(env, **options):
     return _load(env, graphs="libllama", **options)
 
 
+def llamas(id, act, error, given, expected, **how):
+    """A row of libllama, which is that of the default release."""
+    return misuse(id, act, error, given, expected, release="default", **how)
+
+
 def _changed(env, metadata=None, drop=None):
     """A file like the small one, with other metadata or without a tensor."""
     header = {k: v for k, v in {**SPEC.header(), **(metadata or {})}.items() if v is not None}
@@ -238,22 +243,23 @@ MISUSES = [
            "unexpected keyword"),
     misuse("stream/stop", lambda e: _load(e).stream([1], 3, stop=["</s>"]), TypeError,
            "str '</s>'", "stop: token: expected a whole number"),
-    misuse("stream/keep", lambda e: _llama(e, n_ctx=256).stream(
+    llamas("stream/keep", lambda e: _llama(e, n_ctx=256).stream(
         [1] * 254, 3, context_shift=True, n_keep=-1), BAD, "n_keep=254", "can keep at most 252"),
     misuse("stream/closed", lambda e: _closed(e).stream([1], 3), ggml.ClosedError, "closed",
            "make another"),
-    misuse("state/text", lambda e: _llama(e).set_seq_state(0, "state"), TypeError, "str 'state'",
+    llamas("state/text", lambda e: _llama(e).set_seq_state(0, "state"), TypeError, "str 'state'",
            "data: expected bytes"),
-    misuse("state/other-bytes", lambda e: _llama(e).set_seq_state(0, bytes(64)), BAD,
+    llamas("state/other-bytes", lambda e: _llama(e).set_seq_state(0, bytes(64)), BAD,
            "is not a sequence of this model", "wrong sequence state magic"),
-    misuse("state/part", lambda e: _half(e), BAD, "is not a sequence", "end of buffer", at=_half),
-    misuse("state/seq", lambda e: _llama(e).seq_state(1), BAD, "sequence 1", "larger n_seq_max"),
-    misuse("state/closed", lambda e: _closed(e, graphs="libllama").seq_state(), ggml.ClosedError,
+    llamas("state/part", lambda e: _half(e), BAD, "is not a sequence", "error loading state",
+           at=_half),
+    llamas("state/seq", lambda e: _llama(e).seq_state(1), BAD, "sequence 1", "larger n_seq_max"),
+    llamas("state/closed", lambda e: _closed(e, graphs="libllama").seq_state(), ggml.ClosedError,
            "closed", "make another"),
-    misuse("state/tokens", lambda e: _llama(e).save_seq(e.tmp_path / "s", tokens=[64]),
+    llamas("state/tokens", lambda e: _llama(e).save_seq(e.tmp_path / "s", tokens=[64]),
            ggml.ArgumentError, "tokens=64", "expected 0 to 63"),
-    misuse("state/model-file", lambda e: _llama(e).load_seq(_small(e.tmp_path)), BAD,
+    llamas("state/model-file", lambda e: _llama(e).load_seq(_small(e.tmp_path)), BAD,
            "small.gguf is not a sequence of this model", "unknown (magic, version)"),
-    misuse("state/none", lambda e: _llama(e).load_seq(None), TypeError, "NoneType", "expected str"),
+    llamas("state/none", lambda e: _llama(e).load_seq(None), TypeError, "NoneType", "expected str"),
     misuse("eval/full", lambda e: _load(e, n_ctx=256).eval([1] * 300), BAD, "300", "256"),
 ]  # fmt: skip

@@ -4,7 +4,7 @@ import ggml_py as ggml
 from ggml_py import models
 
 from ..misuses import misuse
-from .models import BAD, _closed, _llama, _option
+from .models import BAD, _closed, _llama, _option, llamas
 
 
 def _batch(*tokens):
@@ -16,7 +16,7 @@ def _batch(*tokens):
 
 
 def _decode(id, tokens, given, expected, error=BAD, **options):
-    return misuse(f"decode/{id}", lambda e: _llama(e, n_seq_max=2, **options).decode(
+    return llamas(f"decode/{id}", lambda e: _llama(e, n_seq_max=2, **options).decode(
         _batch(*tokens)), error, given, expected)  # fmt: skip
 
 
@@ -32,7 +32,7 @@ def _two(env):
 
 
 def _seq(id, act, given, expected, error=BAD):
-    return misuse(f"seq/{id}", act, error, given, expected)
+    return llamas(f"seq/{id}", act, error, given, expected)
 
 
 MISUSES = [
@@ -52,11 +52,11 @@ MISUSES = [
     _decode("shared", [(1, 0, (0, 1))], "several sequences", "kv_unified=True"),
     _decode("large", [(1,)] * 9, "9 tokens", "at most 8 (n_batch)", n_batch=8),
     _decode("full", [(1,)] * 257, "257", "no room for 257 more", n_ctx=512),
-    misuse("decode/list", lambda e: _llama(e).decode([1, 2]), TypeError, "list",
+    llamas("decode/list", lambda e: _llama(e).decode([1, 2]), TypeError, "list",
            "expected a Batch"),
-    misuse("decode/closed", lambda e: _closed(e, graphs="libllama").decode(models.Batch()),
+    llamas("decode/closed", lambda e: _closed(e, graphs="libllama").decode(models.Batch()),
            ggml.ClosedError, "closed", "make another"),
-    misuse("seq/closed", lambda e: _closed(e, graphs="libllama").seq_rm(0), ggml.ClosedError,
+    llamas("seq/closed", lambda e: _closed(e, graphs="libllama").seq_rm(0), ggml.ClosedError,
            "closed", "make another"),
     _seq("eval", lambda e: _two(e).eval([1], seq=2), "sequence 2", "expected 0 to 1"),
     _seq("rm", lambda e: _two(e).seq_rm(-1), "sequence -1", "expected 0 to 1"),
