@@ -168,8 +168,9 @@ class SequenceCalls(ABC):
         """Replaces a sequence by one that `seq_state` or libllama saved. It may come from another
         sequence, and from another context of the same model with the same cache types.
 
-        Raises `ModelError` and changes nothing if the data is damaged or from another model, or if
-        there are not enough free cells. C: llama_state_seq_set_data
+        Raises `ModelError` if the data is damaged or from another model, or if there are not enough
+        free cells. It then changes nothing, unless the sequence shares tokens with others in a full
+        context: it is empty then, and the error says so. C: llama_state_seq_set_data
         """
         if not isinstance(data, bytes | bytearray | memoryview):
             raise TypeError(f"data: expected bytes, got {describe(data)}")
@@ -223,9 +224,15 @@ class SequenceCalls(ABC):
                 empty = context.state_size(seq)
                 context.has_gaps = True
                 yield context, seq
-                first, last = self.seq_pos_min(seq), self.seq_pos_max(seq)
-                if last >= POS_MAX - 1 or (first < 0 and context.state_size(seq) > empty):
+                taken, first, last = (
+                    _state(context, seq), self.seq_pos_min(seq), self.seq_pos_max(seq)
+                )  # fmt: skip
+                wrong = last >= POS_MAX - 1 or (first < 0 and context.state_size(seq) > empty)
+                context.lib.llama_memory_seq_rm(memory, seq, -1, -1)
+                # Cells at positions below 0 stay, in whichever of the model's caches they are.
+                if wrong or context.state_size(seq) > empty:
                     raise ModelError("it has impossible positions")
+                context.lib.llama_state_seq_set_data(context.ptr, taken, len(taken), seq)
             except BaseException as error:
                 why = str(error) or _said(mark) or "it is damaged, or another model's"
                 context.lib.llama_memory_seq_rm(memory, seq, -1, -1)
@@ -234,10 +241,12 @@ class SequenceCalls(ABC):
                     others = (s for s in range(self.n_seq_max) if self.seq_pos_max(s) >= 0)
                     found |= {s: _state(context, s) for s in others if s != seq}
                     context.lib.llama_memory_clear(memory, True)
-                for s, state in found.items():
-                    context.lib.llama_state_seq_set_data(context.ptr, state, len(state), s)
+                args = [(context.ptr, state, len(state), s) for s, state in found.items()]
+                lost = [a[3] for a in args if not context.lib.llama_state_seq_set_data(*a)]
                 if not isinstance(error, GgmlError):
                     raise
+                if lost:  # tokens that it shared with others need cells of their own now
+                    why += f". There is no room to restore sequence {lost[0]}: it is empty now"
                 raise ModelError(f"{what} is not a sequence of this model: {why}") from None
 
     # --- checks

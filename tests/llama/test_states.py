@@ -257,6 +257,34 @@ def test_positions_that_cannot_be(model, arch_file):
             assert recurrent.seq_state() == before
 
 
+@pytest.mark.parametrize("name", ["gemma3", "gpt-oss"])
+def test_positions_below_zero_in_one_cache_of_two(arch_file, name):
+    """Upstream takes them and never frees their cells; the cache would be full soon."""
+    with load(arch_file(name), n_ctx=256) as model:
+        model.eval(LONG[:40])
+        good = model.seq_state()
+        bad, at = bytearray(good), good.find(struct.pack("<3I", 40, 0, 1))
+        for cell in range(1, 40):
+            struct.pack_into("<i", bad, at + 4 + 12 * cell, -5)
+        for _ in range(9):
+            with pytest.raises(ModelError, match="impossible positions"):
+                model.set_seq_state(0, bad)
+            assert model.seq_state() == good
+        model.reset()
+        model.eval(LONG)
+
+
+def test_a_sequence_that_cannot_be_restored_is_named(path):
+    """It shared its tokens, and the context is full."""
+    with load(path, n_ctx=256, n_seq_max=2, kv_unified=True) as model:
+        model.eval([1] * 200)
+        state = model.seq_state()
+        model.seq_cp(0, 1)
+        with pytest.raises(ModelError, match="no room to restore sequence 0: it is empty now"):
+            model.set_seq_state(0, state[:-3])
+        assert (model.seq_pos_max(0), model.seq_pos_max(1)) == (-1, 199)
+
+
 @pytest.mark.parametrize("name", ["llama", "mamba2"])
 def test_damaged_states_end_nothing(path, arch_file, name):
     """2000 mutants: each is refused, or taken; afterwards the model is as good as before."""
