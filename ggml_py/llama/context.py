@@ -203,6 +203,8 @@ class LlamaContext:
 
     def encode(self, tokens: Sequence[int]) -> None:
         """Gives the encoder of a model that has one its tokens. C: llama_encode"""
+        if not self.has_encoder and self.memory is not None:  # libllama dies of it
+            raise ModelError("this model has no encoder: give eval its tokens")
         ids = checked_tokens(tokens, self.n_vocab)
         with self.context.using(COMPUTING):
             batch = self._batch(ids, 0, 0, np.ones(len(ids), np.int8))

@@ -438,7 +438,8 @@ class LlamaModel(SequenceCalls):
             )
 
     def encode(self, tokens: Sequence[int]) -> None:
-        """Gives a model with an encoder (T5) the text that its decoder reads. C: llama_encode"""
+        """Gives a model with an encoder (T5) the text that its decoder reads. Raises `ModelError`
+        for a model without one. C: llama_encode"""
         self._loaded().encode(tokens)
 
     def embed(self, tokens: Sequence[int]) -> npt.NDArray[np.float32]:

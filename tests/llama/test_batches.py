@@ -174,6 +174,15 @@ def test_positions_are_asked_while_another_thread_closes(path):
     assert not problems
 
 
+@pytest.mark.parametrize("name", ["llama", "gemma3", "mamba2"])
+def test_a_model_without_an_encoder(arch_file, name):
+    """As the first call libllama's function ended the process."""
+    with load(arch_file(name)) as model:
+        with pytest.raises(ModelError, match="has no encoder: give eval its tokens"):
+            model.encode([1])
+        assert model.eval([1]).shape == (model.n_vocab,)
+
+
 # --- limits
 
 
