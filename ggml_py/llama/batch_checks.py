@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import numpy as np
 
 from ..errors import ModelError
-from .batch import POS_MAX, Batch
+from .batch import Batch
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -18,7 +18,7 @@ Seqs = tuple[int, ...]  # the sequences of a token, which sees the past of the f
 
 
 class Sequences(Protocol):
-    """What is asked of the sequences that a batch is added to."""
+    """A model's sequences, as checks of a batch need them."""
 
     @property
     def n_seq_max(self) -> int:
@@ -118,10 +118,10 @@ def _check_positions(batch: Batch, pos: list[int], memory: Sequences, n_position
                     f"at {last}, so the next one must be at {last + 1}"
                 )
             before[seq] = p
-        if p > (n_positions or POS_MAX) - 1:
+        if p >= n_positions:
             raise ModelError(
-                f"the context is full: position {p} (token {i} of the batch), but this model has "
-                f"learned only {n_positions or POS_MAX} positions"
+                f"position {p} (token {i} of the batch): the last one of this model is "
+                f"{n_positions - 1:,}"
             )
 
 

@@ -15,6 +15,7 @@ from ..boundary.ffi import lib as ggml
 from ..boundary.handle import COMPUTING, in_use, reading
 from ..errors import ComputeError, ModelError
 from ..scheduler.borrowed import BorrowedScheduler
+from .batch import POS_MAX
 from .batch_checks import CheckedBatch, checked_tokens
 from .library import Library
 from .likeliest import likeliest
@@ -36,8 +37,10 @@ class LlamaContext:
         model: LlamaHandle,
         context: ContextHandle,
         keeps_rows: bool = False,
+        n_positions: int = POS_MAX,
     ) -> None:
-        """With `keeps_rows` its graphs have logits for every token, whatever is asked for."""
+        """With `keeps_rows` its graphs have logits for every token, whatever is asked for. The
+        model has `n_positions` positions."""
         self.lib, self.ffi = library.lib, library.ffi
         self._model = model
         self.context = context
@@ -46,14 +49,19 @@ class LlamaContext:
         self.n_vocab = int(lib.llama_vocab_n_tokens(vocab))
         self.n_batch = int(lib.llama_n_batch(context.ptr))
         self._keeps_rows = keeps_rows
+        self.n_positions = n_positions
+        self.n_ubatch = int(lib.llama_n_ubatch(context.ptr))
         state = library.ffi.new("struct gpl_context_state *")
         lib.gpl_read_state(context.ptr, state)
-        self._n_outputs = min(int(lib.llama_n_ubatch(context.ptr)), int(state.n_outputs_max))
+        self._n_outputs = min(self.n_ubatch, int(state.n_outputs_max))
         memory = lib.llama_get_memory(context.ptr)
         self.memory = None if memory == NULL else memory  # a llama_memory_t
         self.moved = False  # whether keys are still to be rotated to other positions
         self.has_gaps = False  # whether sequences may have fewer tokens than their last position
         self.has_encoder = bool(lib.llama_model_has_encoder(model.ptr))
+        self.has_state = bool(
+            lib.llama_model_is_recurrent(model.ptr) or lib.llama_model_is_hybrid(model.ptr)
+        )  # one for all tokens of a sequence, of which no part can be taken away
 
     @property
     def ptr(self) -> Any:
@@ -103,6 +111,7 @@ class LlamaContext:
             self._check_outputs(len(ids))
         with self.context.using(COMPUTING):
             start = self.n_past(seq)
+            self._check_positions(start, len(ids))
             if watching is not None:
                 self._watch(watching)
             try:
@@ -128,6 +137,8 @@ class LlamaContext:
         it."""
         with self.context.using(COMPUTING):
             start = self.n_past(seq)
+            if start >= self.n_positions:
+                self._check_positions(start, 1)
             batch, made = self._one
             made.token[0], made.pos[0], made.seq_id[0][0] = token, start, seq
             try:
@@ -160,13 +171,26 @@ class LlamaContext:
         self._one_kept, batch = self._kept_batch(np.zeros(1, np.int32), 0, 0, np.ones(1, np.int8))
         return batch[0], batch
 
+    def _check_positions(self, start: int, n: int) -> None:
+        """Raises `ModelError` if the model has no positions for n tokens from `start` on, or takes
+        fewer at once."""
+        if self.memory is None and n > self.n_ubatch:
+            raise ModelError(
+                f"{n} tokens: this model takes all tokens of a text at once, and n_ubatch is "
+                f"{self.n_ubatch}: load with a larger n_ubatch (-ub), and n_batch (-b)"
+            )
+        if start + n > self.n_positions:
+            raise ModelError(
+                f"{n} token{'s' * (n != 1)} from position {start} on: the last one of this model "
+                f"is {self.n_positions - 1:,}. Remove tokens (reset, seq_rm), or evaluate fewer"
+            )
+
     def _check_outputs(self, n: int) -> None:
         """Raises `ModelError` if one graph has no room for the outputs of `n` tokens."""
-        n_ubatch = int(self.lib.llama_n_ubatch(self.context.ptr))
-        if min(n, n_ubatch) > self._n_outputs:
+        if min(n, self.n_ubatch) > self._n_outputs:
             raise ModelError(
                 f"this context has room for the outputs of {self._n_outputs} tokens, and "
-                f"{min(n, n_ubatch)} are needed: load with a larger n_outputs_max"
+                f"{min(n, self.n_ubatch)} are needed: load with a larger n_outputs_max"
             )
 
     def _forget(self, seq: int, start: int) -> None:
@@ -291,6 +315,7 @@ class LlamaContext:
         lib, made = self.lib, self.ffi
         ids = checked_tokens(tokens, self.n_vocab)
         self._check_outputs(len(ids))
+        self._check_positions(0, len(ids))
         self.reset()
         with self.context.using(COMPUTING):
             lib.llama_set_embeddings(self.context.ptr, True)

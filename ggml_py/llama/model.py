@@ -23,6 +23,7 @@ from ..plan import MemoryRow, Promise
 from ..scheduler.borrowed import BorrowedScheduler
 from ..tensors.tensor import Tensor
 from ..trace.choice import Choice
+from .batch import POS_MAX
 from .batch_checks import checked_tokens
 from .choices import choices_of
 from .command_line import CommandLine
@@ -86,6 +87,8 @@ class LlamaModel(SequenceCalls):
         self._only_header = only_header
         self._stamps = gguf._stamps
         self._weights, self._opened_again = tuple(gguf.tensors), again
+        learned = gguf.tensors.get("position_embd.weight")
+        self._n_positions = POS_MAX if learned is None else int(learned.ne[1])
         self._made = model_made(gguf, options, self._params.devices, line)
         self._running: LlamaContext | None = None
         self._looking: Looking | None = None
@@ -400,8 +403,9 @@ class LlamaModel(SequenceCalls):
 
         `watch` lists names of nodes or shell patterns ("l_out-*"). With it the result is the logits
         and a dict of these nodes' values by name, with ggml's first axis last, as in numpy. If it
-        fails, the sequence is as before the call (empty, if the model is recurrent). Raises
-        `ModelError` for tokens outside the vocabulary and a full context. C: llama_decode
+        fails, the sequence is as before the call. It is empty instead if the model is recurrent, or
+        if a window has moved on. Raises `ModelError` for tokens outside the vocabulary and a full
+        context. C: llama_decode
         """
         seq = self._seq(seq)
         if isinstance(watch, str):
@@ -479,7 +483,9 @@ class LlamaModel(SequenceCalls):
         one it is the likeliest. A token in `stop` is the last one. With `context_shift` a full
         context loses half of the tokens after the first `n_keep` (-1: the prompt), as with
         llama.cpp's option of that name. Without it, more tokens than there is room for raise
-        `ModelError` here, before anything is computed. So do tokens that `eval` does not take.
+        `ModelError` here, before anything is computed. So do tokens that `eval` does not take. The
+        room is not known, and a full context is an error of the token that does not fit, after a
+        part of a sequence was removed or moved, or a state was loaded.
         """
         seq = self._seq(seq)
         kept = n_keep if context_shift else None
@@ -491,9 +497,10 @@ class LlamaModel(SequenceCalls):
     def _check_room(self, n: int, seq: int) -> None:
         n_past = self.seq_pos_max(seq) + 1
         gaps = self._running is not None and self._running.has_gaps
-        if n_past + n > self.n_ctx_seq and self._bounded and not gaps:
+        most = min(self.n_ctx_seq, self._n_positions) if self._bounded else self._n_positions
+        if n_past + n > most and (most == self._n_positions or not gaps):
             raise ModelError(
-                f"the context is full: {n_past} of {self.n_ctx_seq} tokens (n_ctx) are used, so "
+                f"the context is full: {n_past} of {most} tokens (n_ctx) are used, so "
                 f"there is no room for {n} more. Remove tokens (reset, seq_rm), or load with a "
                 "larger n_ctx (-c)"
             )
@@ -553,7 +560,9 @@ class LlamaModel(SequenceCalls):
                 context = new_context(self._library, model, self._params)
                 self._handles.append(context)
                 self._handles.append(give_threads(self._library, context, self._params))
-            self._running = LlamaContext(self._library, model, context, keeps_rows)
+            self._running = LlamaContext(
+                self._library, model, context, keeps_rows, self._n_positions
+            )
         return self._running
 
     def _keeps_rows(self) -> bool:

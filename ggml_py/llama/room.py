@@ -202,8 +202,8 @@ def without_the_largest(
     overrides: Sequence[str] = (),
     flash_attn: str = "auto",
 ) -> Changes:
-    """Options with which no buffer is too large: weights on the CPU, without copies of them for
-    prompts, and flash attention in place of attention scores. {} if other tensors are too large.
+    """Options that make every buffer small enough: weights on the CPU, no copies of weights for
+    prompts, flash attention in place of attention scores. {} if they are not enough.
 
     `lacks_with` plans the model with options. `overrides` (texts of -ot) and `flash_attn` are the
     given ones.

@@ -54,9 +54,10 @@ class SequenceCalls(ABC):
         """Evaluates a batch of tokens of any sequences. Returns the logits [n_outputs, n_vocab] of
         the tokens that were added with `logits`, in the batch's order.
 
-        If it fails, the sequences are as before the call (empty, if the model is recurrent). Raises
-        `ModelError` for an empty batch, for more tokens than n_batch or the context takes, for
-        unknown tokens and sequences, and for positions that do not continue where their sequence
+        If it fails, the sequences are as before the call. They are empty instead if the model is
+        recurrent, or if a window has moved on. Raises `ModelError` for an empty batch, for more
+        tokens than n_batch or the context takes, for unknown tokens and sequences, and for
+        positions that do not continue where their sequence
         ends. C: llama_decode
         """
         if not isinstance(batch, Batch):
@@ -66,7 +67,7 @@ class SequenceCalls(ABC):
                 f"a batch of {len(batch)} tokens: expected at most {self.n_batch} (n_batch)"
             )
         context = self._loaded()
-        return context.decode(checked(batch, self, context.n_vocab, 0))
+        return context.decode(checked(batch, self, context.n_vocab, context.n_positions))
 
     # --- positions
 
@@ -94,20 +95,29 @@ class SequenceCalls(ABC):
         """
         seq, span = self._seq(seq), _range(p0, p1)
         with self._changing() as (context, memory):
-            context.has_gaps |= p1 is not None
-            if not context.lib.llama_memory_seq_rm(memory, seq, *span):
+            # libllama says yes to a part that does not reach the end, and keeps the state.
+            keeps = context.has_state and p1 is not None and p0 < p1 <= self.seq_pos_max(seq)
+            if keeps or not context.lib.llama_memory_seq_rm(memory, seq, *span):
                 raise ModelError(
                     f"seq_rm: this model cannot remove a part of sequence {seq}, as it has one "
                     "state for all of its tokens: remove the whole (seq_rm(seq)), or save the "
                     "state before (seq_state)"
                 )
+            context.has_gaps |= p1 is not None
 
     def seq_cp(self, src: int, dst: int, p0: int = 0, p1: int | None = None) -> None:
         """Adds the tokens of `src` to `dst`. Nothing is copied if the sequences share one cache.
-        Otherwise the whole of `src` replaces `dst`, and a part raises `ModelError`.
+        Otherwise, and in recurrent models, the whole of `src` replaces `dst`, and a part raises
+        `ModelError`.
         C: llama_memory_seq_cp"""
         src, dst, span = self._seq(src), self._seq(dst), _range(p0, p1)
         with self._changing() as (context, memory):
+            ends = p1 is not None and p1 <= self.seq_pos_max(src)
+            if context.has_state and (p0 > 0 or ends):
+                raise ModelError(
+                    f"seq_cp({src}, {dst}, {p0}, {p1}): this model has one state for all tokens of "
+                    "a sequence, which is copied as a whole: seq_cp(src, dst)"
+                )
             try:
                 context.lib.llama_memory_seq_cp(memory, src, dst, *span)
             except AbortError as error:

@@ -258,6 +258,57 @@ def test_shared_tokens_need_one_cache(path):
         assert spans(model) == [(0, 4), (0, 4)]
 
 
+@pytest.mark.parametrize("n_ctx", [256, 512])
+def test_learned_positions_end(arch_file, n_ctx):
+    """Where the cache has room for more, too. Upstream's kernel asserts it."""
+    with load(arch_file("gpt2"), n_ctx=n_ctx) as model:  # 256 positions
+        for act in (
+            lambda: model.eval([1] * 257),
+            lambda: model.generate([1] * 10, 300),
+            lambda: model.decode(batch((1, 0, 300))),
+        ):
+            with pytest.raises(ModelError, match=r"full: 0 of 256|last one of this model is 255"):
+                act()
+            assert model.n_past == 0
+        model.eval([1] * 254)
+        for _ in range(2):
+            model.eval([1])
+        with pytest.raises(ModelError, match=r"no room|last one of this model is 255"):
+            model.eval([1])
+        assert model.n_past == 256
+
+
+def test_the_last_position(path):
+    with load(path, n_ctx=256) as model:
+        model.eval([1, 2, 3])
+        model.seq_add(0, 0, None, 2**31 - 5)
+        model.eval([4])  # the one before the last
+        for act in (lambda: model.eval([5]), lambda: model.decode(batch((5, 0)))):
+            with pytest.raises(ModelError, match="last one of this model is 2,147,483,646"):
+                act()
+        model.reset()
+        assert model.eval([1]).shape == (SPEC.n_vocab,)
+
+
+@pytest.mark.parametrize("name", ["mamba", "mamba2"])
+def test_no_part_of_a_state_is_removed_or_copied(arch_file, name):
+    """libllama says yes to parts that do not reach the end, and removes nothing."""
+    with load(arch_file(name), n_seq_max=3) as model:
+        model.eval(PROMPT * 2)
+        state = model.seq_state()
+        for p0, p1 in ((0, 5), (2, 5), (2, None), (0, 9)):
+            with pytest.raises(ModelError, match="cannot remove a part of sequence 0"):
+                model.seq_rm(0, p0, p1)
+            with pytest.raises(ModelError, match=r"seq_cp\(0, 2, .* as a whole"):
+                model.seq_cp(0, 2, p0, p1)
+            assert model.seq_state() == state and span(model, 2) == (-1, -1)
+        for nothing in ((0, 10, 20), (0, 3, 3), (1, 0, 4)):
+            model.seq_rm(*nothing)
+        model.seq_cp(0, 2)
+        model.seq_rm(0, 0, 10)
+        assert (span(model, 0), span(model, 2)[1]) == ((-1, -1), 9)
+
+
 def test_windows_that_have_forgotten(arch_file):
     with load(arch_file("gemma3"), n_ubatch=64) as model:
         model.eval(PROMPTS[64])

@@ -33,7 +33,7 @@ def lacks(*ops):
 
 
 def test_a_plan_says_how_full_the_cache_was(path, tmp_path):
-    """So attention is predicted by the tokens in it, and a what-if and a file keep that."""
+    """Attention is predicted by the tokens in the cache. What-ifs and files keep their number."""
     with load(path, devices=("CPU",), n_ctx=512, n_threads=1) as model:
         plan = model.plan(1, np.int64(100))
         what_if = model.what_if(1, 100, op_offload=False)
