@@ -114,7 +114,9 @@ def command(
     given = given_sampling(options)
     if (prompt is None) == (tokens is None):  # before the weights are read
         raise click.UsageError("expected a prompt: either -p TEXT or --tokens 1,2,3")
-    if context_shift and options["graphs"] == "auto":  # ours cannot move positions
+    if context_shift:  # our own graphs cannot move positions
+        if options["graphs"] == "ours":
+            raise click.UsageError("--context-shift is libllama's: not with --graphs ours")
         options["graphs"] = "libllama"
     with read_model(quiet=as_json, **options) as model:
         given_prompt = prompt_of(model, prompt, tokens, chat, system_prompt)

@@ -17,12 +17,16 @@ if TYPE_CHECKING:
 Seqs = tuple[int, ...]  # the sequences of a token, which sees the past of the first
 
 
-class Sequences(Protocol):
-    """A model's sequences, as checks of a batch need them."""
+class HasSequences(Protocol):
+    """A model with sequences."""
 
     @property
     def n_seq_max(self) -> int:
         """How many sequences there are."""
+
+
+class Sequences(HasSequences, Protocol):
+    """A model's sequences, as checks of a batch need them."""
 
     def seq_pos_min(self, seq: int) -> int:
         """The lowest position of a sequence, -1 if it is empty."""
@@ -77,7 +81,7 @@ def checked_tokens(tokens: Any, n_vocab: int) -> npt.NDArray[np.int32]:
     return np.ascontiguousarray(ids, np.int32)
 
 
-def check_seq(seq: int, memory: Sequences, where: str = "") -> None:
+def check_seq(seq: int, memory: HasSequences, where: str = "") -> None:
     """Raises `ModelError` for a sequence that does not exist."""
     if not 0 <= seq < memory.n_seq_max:
         raise ModelError(

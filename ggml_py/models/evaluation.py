@@ -10,7 +10,7 @@ import numpy as np
 
 from ..boundary.ffi import lib
 from ..errors import ClosedError, ModelError
-from ..llama.batch_checks import checked_tokens
+from ..llama.batch_checks import check_seq, checked_tokens
 from ..llama.likeliest import likeliest
 from ..llama.watching import array_of
 from .alone import CHANGING, COMPUTING, GENERATING, Alone, alone
@@ -72,6 +72,7 @@ class Evaluation(Alone):
         tokens: Sequence[int] | npt.NDArray[np.integer[Any]],
         all_logits: bool = False,
         copy: bool = True,
+        seq: int = 0,
         watch: Sequence[str] = (),
     ) -> Any:
         """Adds `tokens` and returns the logits [n_vocab] after the last of them.
@@ -82,12 +83,14 @@ class Evaluation(Alone):
 
         With `all_logits` it returns the logits after each token, [n_tokens, n_vocab]. Without
         `copy` the result may be the memory in which the logits were computed: it is read-only, and
-        the next evaluation overwrites it. If `eval` fails, the tokens are what they were before. It
-        is empty instead if the tokens took several graphs and a window has moved on. Raises
-        `ModelError` for no tokens, a token outside the vocabulary, and more tokens than the context
-        has room for. Raises `AllocError` if there is no memory for the compute buffers of that many
-        tokens: fewer may fit.
+        the next evaluation overwrites it. `seq` is 0, the only sequence. If `eval` fails, the
+        tokens so far are those from before. None are left if the new ones took several graphs and a
+        window has moved on. Raises `ModelError` for no tokens, a token outside the vocabulary, and
+        more tokens than the context has room for. Raises `AllocError` if there is no memory for the
+        compute buffers of that many tokens: fewer may fit.
         """
+        if seq:
+            check_seq(seq, self)
         if watch:
             return self._watched(watch, tokens, all_logits)
         # Decoding: numpy's work around a single token takes longer than everything else here.

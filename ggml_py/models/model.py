@@ -8,8 +8,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from ..errors import ModelError
+from ..llama.batch_checks import check_seq
 from ..llama.generation import Generation, generated
 from ..llama.provenance import made_for
+from ..llama.sequences import SequenceCalls
 from ..llama.shapes import check_shape
 from ..llama.tokenizer import Tokenizer
 from ..llama.what_if import Again, what_if
@@ -30,6 +33,9 @@ if TYPE_CHECKING:
     from ..scheduler.callbacks import EvalFunction
     from ..scheduler.recording import Recording
     from ..scheduler.scheduler import Scheduler
+
+
+_LIBLLAMAS = 'our own graphs have one sequence, which only grows: load with graphs="libllama"'
 
 
 class Model(Evaluation):
@@ -80,6 +86,11 @@ class Model(Evaluation):
             f"{hp.n_layer} layer{'s' * (hp.n_layer != 1)} on {names}, "
             f"{self.n_past} of {self.n_ctx} tokens>"
         )
+
+    def __getattr__(self, name: str) -> Any:
+        if not name.startswith("_") and hasattr(SequenceCalls, name):
+            raise AttributeError(f"Model.{name}: {_LIBLLAMAS}")
+        raise AttributeError(f"'Model' object has no attribute {name!r}")
 
     @property
     def flash_attn(self) -> bool:
@@ -134,6 +145,9 @@ class Model(Evaluation):
         n: int,
         sampler: Sample | None = None,
         stop: Collection[int] = (),
+        seq: int = 0,
+        context_shift: bool = False,
+        n_keep: int = 0,
     ) -> Iterator[int]:
         """Continues with `tokens` and then yields `n` generated tokens, each computed
         when it is requested.
@@ -143,9 +157,13 @@ class Model(Evaluation):
         last are evaluated. If you stop early, for example by Ctrl-C, you have the tokens that
         were yielded, and `n_past` tells how many were evaluated. More tokens than there is room for
         raise `ModelError` here, before anything is computed. So do tokens that `eval` does not
-        take.
+        take, other sequences than 0, and `context_shift`, which libllama's models have.
         """
         self._check_open()
+        if seq:
+            check_seq(seq, self)
+        if context_shift or n_keep:
+            raise ModelError(f"context_shift: {_LIBLLAMAS}")
         return iter(Generation(self, tokens, n, sampler, stop))
 
     @alone(PLANNING)

@@ -129,6 +129,7 @@ def test_until_the_context_is_full_and_on(generate, model):
         (["-s", "-2"], 2, "Usage"),
         (["-n", "-3"], 2, "Usage"),
         (["--context-shift", "--keep", "600", "-c", "256"], 1, "error: "),
+        (["--context-shift", "--graphs", "ours"], 2, "is libllama's: not with --graphs ours"),
     ],
 )
 def test_wrong_options(model, arguments, code, message):

@@ -217,6 +217,22 @@ def test_what_a_shift_refuses(shifting, options, error, message):
     test_what_it_refuses_before_it_computes(shifting, options, error, message)
 
 
+def test_our_own_graphs_say_who_has_sequences(path):
+    with load(path, graphs="ours") as model:
+        assert model.eval([1], seq=0).shape == (300,)
+        assert len(model.generate([1], 2, seq=0)) == 2
+        for name in ("save_seq", "decode", "seq_rm", "seq_pos_max"):
+            with pytest.raises(AttributeError, match=rf'Model.{name}: .* graphs="libllama"'):
+                getattr(model, name)
+        with pytest.raises(AttributeError, match="no attribute 'save'"):
+            model.save  # noqa: B018
+        for act in (lambda: model.eval([1], seq=1), lambda: model.stream([1], 2, seq=1)):
+            with pytest.raises(ModelError, match="sequence 1: expected 0 to 0"):
+                act()
+        with pytest.raises(ModelError, match=r'context_shift: .* graphs="libllama"'):
+            model.stream([1], 2, context_shift=True)
+
+
 def test_a_sampler_that_fails(model):
     expected = model.generate(PROMPT, 4)
     model.reset()
