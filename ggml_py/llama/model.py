@@ -483,9 +483,9 @@ class LlamaModel(SequenceCalls):
         one it is the likeliest. A token in `stop` is the last one. With `context_shift` a full
         context loses half of the tokens after the first `n_keep` (-1: the prompt), as with
         llama.cpp's option of that name. Without it, more tokens than there is room for raise
-        `ModelError` here, before anything is computed. So do tokens that `eval` does not take. After
-        a part of a sequence was removed or moved, or a state was loaded, the room is not known: the
-        first token that does not fit raises `ModelError`.
+        `ModelError` here, before anything is computed. So do tokens that `eval` does not take.
+        After a part of a sequence was removed or moved, or a state was loaded, the room is not
+        known: the first token that does not fit raises `ModelError`.
         """
         seq = self._seq(seq)
         kept = n_keep if context_shift else None
