@@ -21,7 +21,7 @@ REPO = Path(__file__).resolve().parent.parent
 PATTERNS = (
     "vendor/*.py", "ggml_py/releases/*.py", "ggml_py/conformance/*.py",
     "ggml_py/scheduler/uninstrumented.py", "ggml_py/scheduler/observed.py",
-    "ggml_py/trace/reference.py", "tests/vendor/test_anchors.py",
+    "ggml_py/trace/planning.py", "tests/vendor/test_anchors.py",
     "tests/conformance/test_diverge.py",
 )  # fmt: skip
 

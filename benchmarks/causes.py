@@ -17,7 +17,7 @@ from tests.support.cause_cases import check
 SEARCH = search.Search(
     "causes",
     ("ggml_py/native/sched_*", "ggml_py/native/record*", "ggml_py/record/*.py",
-     "ggml_py/trace/reference.py", "ggml_py/trace/decode.py", "ggml_py/export/to_text.py",
+     "ggml_py/trace/planning.py", "ggml_py/trace/decode.py", "ggml_py/export/to_text.py",
      "tests/support/cause_*.py", "tests/support/oracle_gpus.cpp"),
     check, limit_s=120,
 )  # fmt: skip

@@ -36,7 +36,7 @@ REPO = Path(__file__).resolve().parent.parent
 PATTERNS = (
     "ggml_py/releases/*.py", "ggml_py/scheduler/as_recorded.py", "ggml_py/scheduler/rebuilt.py",
     "ggml_py/scheduler/made_up.py", "ggml_py/scheduler/observed.py",
-    "ggml_py/trace/reference.py", "ggml_py/trace/rules.py", "ggml_py/llama/corpus.py",
+    "ggml_py/trace/planning.py", "ggml_py/trace/rules.py", "ggml_py/llama/corpus.py",
     "vendor/upstream.toml",
 )  # fmt: skip
 

@@ -39,7 +39,8 @@ ODD_TEXT = (
 @cache
 def plans() -> list[ggml.Plan]:
     """The plans that all files are made from."""
-    return [to_json.parse(json.dumps(data).encode(), "p") for data in fuzz_plan.plans()[:20]]
+    texts = [json.dumps(data).encode() for data in fuzz_plan.plans()[:20]]
+    return [ggml.Plan.of(to_json.parse(text, "p")) for text in texts]
 
 
 @cache
@@ -135,7 +136,7 @@ def _run(rng: random.Random) -> ggml.Run:
 
 
 def _compressed(rng: random.Random) -> ggml.Plan:
-    return to_json.parse(_flipped(rng, rng.choice(compressed())), "p.json.gz")
+    return ggml.Plan.of(to_json.parse(_flipped(rng, rng.choice(compressed())), "p.json.gz"))
 
 
 def _profile(rng: random.Random) -> None:

@@ -56,7 +56,7 @@ def plans() -> list[dict[str, Any]]:
 @cache
 def parsed() -> list[ggml.Plan]:
     """The same plans, parsed."""
-    return [to_json.parse(json.dumps(data).encode(), "other") for data in plans()]
+    return [ggml.Plan.of(to_json.parse(json.dumps(data).encode(), "other")) for data in plans()]
 
 
 # --- the mutator
@@ -194,7 +194,7 @@ def ask(plan: ggml.Plan, rng: random.Random) -> None:
         str(answer), answer.to_dict(), answer.headline, answer.root
     plan.find("*"), plan.diff(plan), hash(plan)
     assert not plan.diff(plan), "differs from itself"
-    again = to_json.parse(json.dumps(plan.to_json()).encode(), "again")
+    again = ggml.Plan.of(to_json.parse(json.dumps(plan.to_json()).encode(), "again"))
     assert again == plan, "another plan when it is written and read"
     if not plan.nodes:  # a log of level 1
         return
@@ -239,7 +239,7 @@ def ask_reference(plan: ggml.Plan) -> None:
 def case(seed: int) -> str:
     """Whether the mutant is refused, or answers everything that a plan can be asked."""
     try:
-        plan = to_json.parse(mutant(seed)[0], "m.json")
+        plan = ggml.Plan.of(to_json.parse(mutant(seed)[0], "m.json"))
     except ValueError as error:
         if type(error) is ValueError and str(error).startswith("m.json "):
             return "refused"

@@ -30,7 +30,7 @@ from ggml_py.trace.rules import RELEASES
 
 REPO = Path(__file__).resolve().parent.parent
 PATTERNS = (
-    "ggml_py/releases/*.py", "ggml_py/trace/reference.py", "ggml_py/trace/rules.py",
+    "ggml_py/releases/*.py", "ggml_py/trace/planning.py", "ggml_py/trace/rules.py",
     "vendor/upstream.toml",
 )  # fmt: skip
 

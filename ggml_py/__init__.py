@@ -6,10 +6,10 @@ Names are loaded on first use, so plans (`ggml_py.Plan`) can be read without the
 from __future__ import annotations
 
 import importlib
+import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-from .trace.above import ABOVE
 
 if TYPE_CHECKING:
     from . import enums as enums
@@ -207,6 +207,25 @@ def __getattr__(name: str) -> Any:
     return value
 
 
+_IMPORTED_IN_CALLS = (
+    "graphs.graph_plan", "backends.registry", "backends.rpc", "gguf.writer", "graphs.alloc",
+    "graphs.compare", "scheduler.capture", "scheduler.scheduler", "scheduler.view", "sim.device",
+    "tensors.dlpack", "train.fit", "variants.search",
+)  # fmt: skip
+
+
+def _import_before_fork() -> None:
+    """Imports whatever calls import, if there are several threads. One of them may be importing a
+    module, and its lock would stay locked in the child."""
+    if "ggml_py.boundary.fork" in sys.modules and len(sys._current_frames()) > 1:
+        for name in _IMPORTED_IN_CALLS:
+            importlib.import_module(f"ggml_py.{name}")
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_import_before_fork)
+
+
 def __dir__() -> list[str]:
     return sorted({*globals(), *_PUBLIC})
 
@@ -218,10 +237,3 @@ if not any(Path(__file__).parent.glob("native/lib/*/build.json")):
         import warnings
 
         warnings.warn(f"{_why}. Until then plans can be read, but nothing can run", stacklevel=2)
-
-
-ABOVE.update(
-    Plan=lambda: __getattr__("Plan"),
-    Run=lambda: __getattr__("Run"),
-    diff_html=lambda: importlib.import_module("ggml_py.export.to_notebook").diff,
-)

@@ -54,9 +54,9 @@ class Plan(Planned):
     def reference(self) -> Plan:
         """The reference scheduler's plan of the same graph. It equals this plan unless this plan's
         ggml has a rule that the reference does not know."""
-        from .trace.reference import reference_of
+        from .trace.planning import reference_of
 
-        return as_plan(reference_of(self))
+        return reference_of(self)
 
     def what_if(
         self,
@@ -91,11 +91,10 @@ class Plan(Planned):
         """
         from .trace.answers.what_if import what_if
 
-        changed = what_if(
+        return what_if(
             self, pins=pins, supports=supports, offload=offload, move_weights=move_weights,
             op_offload=op_offload, drop=drop, upstream=upstream, parallel=parallel,
         )  # fmt: skip
-        return as_plan(changed)
 
     def check_changes(self, **changes: Any) -> None:
         """Raises what `what_if` raises for changes that mean nothing. Nothing is planned."""
@@ -275,7 +274,7 @@ class Plan(Planned):
         """Reads a plan that `to_json` wrote. Raises ValueError for anything else."""
         from .export.json import plan as to_json
 
-        return as_plan(to_json.read(path))
+        return Plan.of(to_json.read(path))
 
     @staticmethod
     def from_debug_log(text: str, index: int = -1, upstream: str | None = None) -> Plan:
@@ -288,7 +287,7 @@ class Plan(Planned):
         """
         from .export.debug_log_plan import from_debug_log
 
-        return as_plan(from_debug_log(text, index, upstream))
+        return Plan.of(from_debug_log(text, index, upstream))
 
     @staticmethod
     def from_snapshot(text: str) -> Plan:
@@ -296,7 +295,7 @@ class Plan(Planned):
         Raises ValueError for any other text."""
         from .export.snapshot_plan import from_snapshot
 
-        return as_plan(from_snapshot(text))
+        return Plan.of(from_snapshot(text))
 
     @property
     def unknown(self) -> tuple[str, ...]:
@@ -304,9 +303,3 @@ class Plan(Planned):
         from .export.snapshot_plan import unknown
 
         return unknown(self)
-
-
-def as_plan(planned: Planned) -> Plan:
-    """A plan made by a layer below, typed as `Plan`."""
-    assert isinstance(planned, Plan)  # `make_plan` makes no other
-    return planned

@@ -55,10 +55,10 @@ class Run(Recorded):
         """Reads a run that `to_json` wrote. Raises ValueError for anything else."""
         from .export.json import run as run_json
 
-        return as_run(run_json.read(path))
+        return Run.of(run_json.read(path))
 
-
-def as_run(recorded: Recorded) -> Run:
-    """A run made by a layer below, typed as `Run`."""
-    assert isinstance(recorded, Run)  # `make_run` makes no other
-    return recorded
+    @classmethod
+    def of(cls, recorded: Recorded) -> Run:
+        """`recorded` as an object of this class."""
+        plans = tuple(map(Plan.of, recorded.plans))
+        return cls(plans, recorded.schedulers, recorded.events, recorded.per_op, recorded.memcpy)

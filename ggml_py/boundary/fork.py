@@ -7,7 +7,6 @@ half-changed, and would be busy for ever.
 from __future__ import annotations
 
 import gc
-import importlib
 import os
 import sys
 import threading
@@ -17,19 +16,11 @@ if TYPE_CHECKING:
     from .handle import Handle
 
 _several = False  # whether there were several threads at the last fork
-_IMPORTED_IN_CALLS = (
-    "graphs.graph_plan", "backends.registry", "backends.rpc", "gguf.writer", "graphs.alloc",
-    "graphs.compare", "scheduler.capture", "scheduler.scheduler", "scheduler.view", "sim.device",
-    "tensors.dlpack", "train.fit", "variants.search",
-)  # fmt: skip
 
 
 def _look() -> None:
     global _several
     _several = len(sys._current_frames()) > 1
-    if _several:  # one may be importing: the module's lock would stay locked in the child
-        for name in _IMPORTED_IN_CALLS:
-            importlib.import_module(f"ggml_py.{name}")
 
 
 def left_in_use(kind: type[Handle]) -> list[Handle]:

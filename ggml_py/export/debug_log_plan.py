@@ -13,7 +13,8 @@ from collections import Counter, defaultdict
 from ..trace import causes
 from ..trace.answers.excerpt import limits
 from ..trace.names import counted, is_cache
-from ..trace.planned import Planned, make_plan
+from ..trace.planned import Planned
+from ..trace.planning import copy_record
 from ..trace.record import (
     DUMPED_BACKEND,
     DUMPED_NAME,
@@ -32,7 +33,6 @@ from ..trace.record import (
     TensorRecord,
     dumped_name,
 )  # fmt: skip
-from ..trace.reference import copy_record
 from ..trace.rules import find_release
 from ..trace.split import possible_optimizers
 from ..trace.units import AtLeast
@@ -127,7 +127,7 @@ class _Reading:
                 bool(self.lines), self.width,
             ),
         )  # fmt: skip
-        return make_plan(capture, self._outcome(capture), SOURCE)
+        return Planned(capture, self._outcome(capture), SOURCE)
 
     def _end(self) -> str:
         """Whether nodes are missing at the end (`PrintRecord.end`). A print has no last line, but

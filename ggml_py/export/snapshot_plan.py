@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from ..trace.names import counted
-from ..trace.planned import Planned, make_plan
+from ..trace.planned import Planned
+from ..trace.planning import copy_record
 from ..trace.record import (
     NODE,
     NOT_ON_RECORD,
@@ -19,7 +20,6 @@ from ..trace.record import (
     SplitRecord,
     TensorRecord,
 )  # fmt: skip
-from ..trace.reference import copy_record
 from ..trace.split import possible_optimizers
 from .debug_log_plan import unknown as unknown_of_log
 from .snapshot import CopyLine, Row, parse
@@ -101,7 +101,7 @@ def from_snapshot(text: str) -> Planned:
     pairs = {id: (id, copy.id) for id, copy in zip(copied.values(), copies, strict=True)}
     splits = _splits(rows, number, {key: pairs[id] for key, id in copied.items()})
     outcome = Outcome(tuple(places), tuple(copies), tuple(splits), 0)
-    return make_plan(capture, outcome, SOURCE, provenance=made)
+    return Planned(capture, outcome, SOURCE, provenance=made)
 
 
 def _backends(named: Iterable[str], rows: Iterable[Row]) -> list[str]:

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from ..trace.answers.what_if import what_if
 from ..trace.planned import Planned
-from ..trace.reference import CannotPlanError
+from ..trace.planning import CannotPlanError
 from .compute_buffer import ComputeBuffer
 from .plan_memory import memory_of
 

@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..run import as_run
-from ..trace.run import EVENT_KINDS, HOWS, RunEvent, SchedulerRecord, make_run
+from ..run import Run
+from ..trace.run import EVENT_KINDS, HOWS, RunEvent, SchedulerRecord
 
 if TYPE_CHECKING:
-    from ..run import Run
     from .session import Process
 
 _HOWS = ("", *HOWS)
@@ -41,7 +40,7 @@ def run_of(process: Process) -> Run:
             first = end
     plans = tuple(process.plans[number].plan for number in used)
     schedulers = tuple(_scheduler(process, n, computes, index_of) for n in numbers)
-    return as_run(make_run(plans, schedulers, tuple(found)))
+    return Run(plans, schedulers, tuple(found))
 
 
 def _event(e: np.void, scheduler: int, began: int, base: int) -> RunEvent:

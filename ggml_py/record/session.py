@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..plan import as_plan
+from ..plan import Plan
 from ..trace.decode import Layouts, Meaning, Records, read
 from ..trace.pins import NORMS
-from ..trace.planned import Planned, make_plan
+from ..trace.planned import Planned
 from ..trace.probes import FUSED_OPS, refused_in
 from ..trace.record import OF_PROGRAM, Settings, collection_paused
 from . import stream
@@ -24,7 +24,6 @@ from .provenance import made_in
 from .reallocs import realloc_reason
 
 if TYPE_CHECKING:
-    from ..plan import Plan
     from ..run import Run
 
 DECODE, PROMPT, RESERVED, OTHER = KINDS = ("decode", "prompt", "reserved", "other")
@@ -238,9 +237,9 @@ class RecordedPlan:
         made = made_in(
             self.process, self.scheduler, capture.backends, self.n_tokens, self.n_ctx, self.first
         )
-        plan = make_plan(capture, outcome, "native", layout=layout, provenance=made)
+        plan = Plan(capture, outcome, "native", layout=layout, provenance=made)
         choices = *refused_in(self._probes(), plan), *no_pipeline(plan, self._follows_a_pipeline)
-        return as_plan(plan.chosen(choices))
+        return plan.chosen(choices)
 
     @property
     def _follows_a_pipeline(self) -> bool:

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 from ..trace.causes import STAGES
 from ..trace.names import counted
 from ..trace.planned import Planned
+from ..trace.planning import CannotPlanError, Planning
 from ..trace.record import NODE, Capture, Outcome, TensorRecord
-from ..trace.reference import CannotPlanError, Planning
 from ..trace.rules import Rules, rules_of
 from .rule_changes import ChangedRule, changed_rules, explaining, known_rules
 

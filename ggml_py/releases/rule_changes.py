@@ -2,7 +2,7 @@
 them plans as an unknown release does?
 
 A change negates a condition, drops a part of it or a statement, takes the next comparison, or goes
-through a list from its end. It is made in the syntax tree of `trace/reference.py`.
+through a list from its end. It is made in the syntax tree of `trace/planning.py`.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
-from ..trace import reference
+from ..trace import planning
+from ..trace.planning import Planning
 from ..trace.record import Capture, Outcome
-from ..trace.reference import Planning
 from ..trace.rules import RELEASES, Rules, rules_of
 
 # Functions of the reference that decide, with their pass.
@@ -107,10 +107,10 @@ def _made(name: str, tree: ast.FunctionDef, line: int, was: str, now: str) -> Ch
         argument.annotation = None
     module = ast.fix_missing_locations(ast.Module([tree], []))
     names: dict[str, Any] = {}
-    exec(compile(module, reference.__file__, "exec"), vars(reference), names)
+    exec(compile(module, planning.__file__, "exec"), vars(planning), names)
     text = (
         f"{_PASSES[name]}: as if the reference's {name} had `{now}` in place of `{was}` "
-        f"(trace/reference.py:{line})"
+        f"(trace/planning.py:{line})"
     )
     return ChangedRule(text, type("Planning", (Planning,), {name: names[name]}))
 

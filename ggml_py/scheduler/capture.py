@@ -141,7 +141,7 @@ class _NativePlan(Plan):
     times as long as planning."""
 
     @classmethod
-    def of(cls, records: Records, provenance: Provenance) -> Plan:
+    def of_records(cls, records: Records, provenance: Provenance) -> Plan:
         """The plan that the records describe."""
         plan = cls.__new__(cls)
         found = {"planner": "native", "choices": (), "provenance": provenance}
@@ -217,7 +217,7 @@ def read_plan(
         ask(scheduler, graph, found)  # gives a plan even when a Python predicate raised
         if found[0] == NULL:
             raise MissingFunctionError("the scheduler holds no plan: give it a graph first")
-        plan = _NativePlan.of(_copied(found[0], reasons, norms), provenance)
+        plan = _NativePlan.of_records(_copied(found[0], reasons, norms), provenance)
         if profiles := profiles_of_files():
             vars(plan).update(capture=_with_unrecorded(plan.capture, profiles))
         return plan

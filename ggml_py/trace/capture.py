@@ -1,6 +1,7 @@
-"""Public alias of ``scheduler/capture.py``, the module that asks a live scheduler."""
+"""The public name of `scheduler/capture.py`, the module that asks a live scheduler."""
 
-import importlib
 import sys
 
-sys.modules[__name__] = importlib.import_module("ggml_py.scheduler.capture")
+from ..scheduler import capture
+
+sys.modules[__name__] = capture

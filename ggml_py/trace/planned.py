@@ -13,7 +13,6 @@ from difflib import get_close_matches
 from functools import cached_property
 from typing import Any, TypeVar
 
-from .above import ABOVE
 from .choice import Choice
 from .layout import GraphLayout
 from .plan_tensor import PlanTensor as PlanTensor
@@ -42,14 +41,14 @@ T = TypeVar("T")
 P = TypeVar("P", bound="Planned")
 # The last one: not read out yet.
 _DATA = ("capture", "outcome", "planner", "layout", "choices", "provenance", "_records")
+_OF_A_MODEL = ("promise", "breakdown")
 
 
 @dataclass(frozen=True, eq=False)
 class Planned:
     """What a planner, ggml's own scheduler or the reference, decided for one graph.
 
-    It has the data and what follows from it alone. Every plan is a `ggml_py.Plan`, which has the
-    rest.
+    It has the data and what follows from it alone. `ggml_py.Plan` has the rest.
     """
 
     capture: Capture
@@ -69,6 +68,16 @@ class Planned:
         return self.capture == other.capture and self.outcome == other.outcome
 
     __hash__ = object.__hash__
+
+    @classmethod
+    def of(cls: type[P], plan: Planned) -> P:
+        """`plan` as an object of this class."""
+        if isinstance(plan, cls):
+            return plan
+        made = object.__new__(cls)
+        data = {k: v for k, v in vars(plan).items() if k in (*_DATA, *_OF_A_MODEL)}
+        vars(made).update(data)  # a frozen dataclass
+        return made
 
     def derived(self, make: Callable[[Any], T]) -> T:
         """`make(self)`, cached."""
@@ -278,9 +287,3 @@ class Planned:
         """How many nodes each backend computes."""
         counts = Counter(n.backend for n in self.nodes if n.is_computed)
         return {b.name: counts[b.name] for b in self.backends}
-
-
-def make_plan(capture: Capture, outcome: Outcome, planner: str = "native", **more: Any) -> Planned:
-    """A plan, as an object of the public class. `more` are its other attributes."""
-    face: type[Planned] = ABOVE["Plan"]()
-    return face(capture, outcome, planner, **more)

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
-from .above import ABOVE
 from .plan_tensor import PlanTensor
 from .planned import Planned
 from .split import SplitInput
@@ -294,15 +293,3 @@ class Recorded:
     def lost(self) -> int:
         """Number of events that there was no room for: the last ones."""
         return sum(s.lost for s in self.schedulers)
-
-
-def make_run(
-    plans: tuple[Planned, ...],
-    schedulers: tuple[SchedulerRecord, ...],
-    events: tuple[RunEvent, ...],
-    per_op: bool = False,
-    memcpy: float = 0.0,
-) -> Recorded:
-    """A run, as an object of the public class."""
-    face: type[Recorded] = ABOVE["Run"]()
-    return face(plans, schedulers, events, per_op, memcpy)

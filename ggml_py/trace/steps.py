@@ -74,7 +74,7 @@ def _steps(plan: Planned) -> tuple[Step, ...]:
 
 def raw_steps_of(plan: Planned) -> list[RawStep]:
     """The same as ids and numbers: a plan has many times more steps than answers need."""
-    from .reference import steps_of_reference
+    from .planning import steps_of_reference
 
     return steps_of_reference(plan)
 

@@ -15,7 +15,7 @@ from ggml_py.releases.rule_changes import ChangedRule, changed_rules
 from ggml_py.scheduler.as_recorded import AsRecorded
 from ggml_py.scheduler.observed import ID_OF_GRAPH
 from ggml_py.trace import reference
-from ggml_py.trace.reference import CannotPlanError, Planning
+from ggml_py.trace.planning import CannotPlanError, Planning
 
 RELEASES = ("0.26.0", "0.21.0", "0.17.0")  # between them they have all rules
 # Changes of the reference that lead to the same plan of any graph, and why.

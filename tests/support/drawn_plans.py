@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from ggml_py import Run
 from ggml_py.trace import reference, run
 from ggml_py.trace.record import (
     LEAF,
@@ -103,7 +104,7 @@ def ran(plan, per_op=True, n=3):
         now += 10_000
     names = tuple(b.name for b in plan.backends)
     scheduler = run.SchedulerRecord(names, (False,) * len(names), (0,) * n)
-    return run.make_run((plan,), (scheduler,), tuple(events), per_op, 1e9)
+    return Run((plan,), (scheduler,), tuple(events), per_op, 1e9)
 
 
 def waited_late(plan):

@@ -32,9 +32,9 @@ FLOORS = (
     ("graphs",),
     ("gguf", "sim", "variants"),
     ("plan",),
-    ("run", "checks"),
+    ("run", "checks", "trace.reference"),
     ("scheduler",),
-    ("record",),
+    ("record", "trace.capture"),
     ("releases",),
     ("llama",),
     ("models", "train"),
@@ -304,7 +304,7 @@ def wrong(edge: Edge) -> str:
     if source[1] in PLAIN and target[0] > 0 and target[1] not in PLAIN:
         return "plain data that uses the native library"
     scheduler = next(floor for floor, rooms in enumerate(FLOORS) if "scheduler" in rooms)
-    knows = (*PLAIN, "variants", "plan", "run", "checks")
+    knows = (*PLAIN, "variants", "plan", "run", "checks", "trace.reference")
     objects = source[0] < scheduler and source[1] not in knows
     if objects and target[1] in ANSWERS:
         return "an object that uses plans"

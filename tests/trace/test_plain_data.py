@@ -35,12 +35,11 @@ print(json.dumps({
 }))
 """
 
-# Everything on these floors, the ground included; but trace.capture is only a name up there.
+# Everything on these floors, the ground included.
 PLAIN = sorted(
     name
     for name in imports.modules()
-    if name != "trace.capture"
-    and (room := imports.room_of(name))
+    if (room := imports.room_of(name))
     and (room[0] == 0 or room[1] in imports.PLAIN)
 )
 

@@ -185,11 +185,11 @@ def test_old_files_are_read_and_claim_nothing(pipeline, tmp_path):
         if name not in ("how", "by")
     }
     data["events"]["inside"] = [new.get(i, -1) for i in data["events"]["inside"]]
-    run = run_json.parse(json.dumps(data).encode(), "old.json")
+    run = Run.of(run_json.parse(json.dumps(data).encode(), "old.json"))
     assert {e.how for e in run.events} == {""} and {e.by for e in run.events} == {-1}
     assert run.summary().known == {"known0": AT_MOST, "known1": AT_MOST}
     assert [s.what for s in run.summary().synced] == ["wait"] * len(run.summary().synced)
-    again = run_json.parse(json.dumps(run.to_json()).encode(), "new.json")
+    again = Run.of(run_json.parse(json.dumps(run.to_json()).encode(), "new.json"))
     assert again == run
     for edit, message in (
         (lambda d: d["events"]["how"].__setitem__(0, "slowly"), "has how='slowly'"),

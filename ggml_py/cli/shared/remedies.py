@@ -68,13 +68,11 @@ class Remedies:
 
     def judged(self, findings: Sequence[Finding]) -> list[Finding]:
         """The findings with the smallest remedy that mends each, or word that none was found."""
-        from ...plan import as_plan
-
         found = self.found(findings)
         was = self._sizes(self._judge.given.measures[-1].plan) if found else {}
         smallest = sorted(found, key=lambda one: (len(one.changes), -one.gain))
         looked_at = dict.fromkeys(one.flags for one in (*found[:2], *smallest[:_LOOKED_AT]))
-        then = [(one, self._sizes(as_plan(one.plan))) for one in smallest if one.flags in looked_at]
+        then = [(one, self._sizes(Plan.of(one.plan))) for one in smallest if one.flags in looked_at]
         judged = []
         for finding in findings:
             left = _MENDED * was.get(finding.id, -1)

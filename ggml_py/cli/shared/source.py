@@ -263,12 +263,12 @@ class Source:
     def _saved(self) -> Plan:
         """The plan in the file."""
         from ...export.json import plan as to_json
-        from ...plan import Plan, as_plan
+        from ...plan import Plan
 
         if self.kind is RECORD:
             return self.recorded.plan
         if self.kind is PLAN:
-            return as_plan(to_json.parse(self._content, str(self)))
+            return Plan.of(to_json.parse(self._content, str(self)))
         try:
             if self.kind is SNAPSHOT:
                 return Plan.from_snapshot(self._text.replace("\r\n", "\n"))
@@ -296,9 +296,9 @@ class Source:
         """The run, or that of a record. Raises ValueError without times."""
         if self._found is RUN:
             from ...export.json import run as run_json
-            from ...run import as_run
+            from ...run import Run
 
-            return as_run(run_json.parse(self._content, str(self)))
+            return Run.of(run_json.parse(self._content, str(self)))
         timed = self._found is RECORD and [one for one in self.record.processes if one.runs]
         if not timed:
             raise ValueError(

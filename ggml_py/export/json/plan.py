@@ -21,7 +21,7 @@ from ...trace.answers.excerpt import mark
 from ...trace.answers.shares import DeviceShare, headline, shares
 from ...trace.choice import Choice
 from ...trace.expert_cache import ExpertCache, expert_cache
-from ...trace.planned import Planned, make_plan
+from ...trace.planned import Planned
 from ...trace.promise import MemoryRow, Promise
 from ...trace.record import (
     COPY,
@@ -205,7 +205,7 @@ def _with_bounds(plan: Planned) -> Planned:
         for records in (plan.capture.tensors, plan.outcome.copies)
     )
     outcome = replace(plan.outcome, copies=copies)
-    return make_plan(
+    return Planned(
         replace(plan.capture, tensors=tensors), outcome, plan.planner, promise=plan.promise,
         breakdown=plan.breakdown, layout=plan.layout, choices=plan.choices,
         provenance=plan.provenance,
@@ -275,7 +275,7 @@ def _plan(data: dict[str, Any]) -> Planned:
     choices = tuple(
         Choice(**{k: _tuples(v) for k, v in row.items()}) for row in data.get("choices", ())
     )
-    return make_plan(
+    return Planned(
         capture, outcome, data["planner"], promise=promise, breakdown=memory,
         layout=layouts.parse(data.get("layout")), choices=choices,
         provenance=provenances.parse(None if data["schema"] < 6 else data["provenance"]),

@@ -18,7 +18,6 @@ from ...trace.run import (
     Recorded,
     RunEvent,
     SchedulerRecord,
-    make_run,
 )
 from . import plan as to_json
 from .schema import DRAFT, object_of, ref, type_of
@@ -63,7 +62,7 @@ def parse(content: bytes, path: str | Path) -> Recorded:
         names = RunEvent._fields if data["schema"] > 1 else RunEvent._fields[: -len(_NEW)]
         columns = [data["events"][name] for name in names]
         events = tuple(RunEvent(*row) for row in zip(*columns, strict=True))
-        run = make_run(plans, schedulers, events, bool(data["per_op"]), float(data["memcpy"]))
+        run = Recorded(plans, schedulers, events, bool(data["per_op"]), float(data["memcpy"]))
         _check(run)
     except (KeyError, TypeError, AttributeError, IndexError, OverflowError) as error:
         raise ValueError(f"{path} is a damaged run: {error!r}") from None

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..causes import STAGES
-from ..reference import reference_of
+from ..planning import reference_of
 from ..refusals import Refused, refused
 from ..steps import Step, raw_steps_of, step_of
 

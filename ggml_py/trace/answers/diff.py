@@ -6,9 +6,10 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
+from html import escape
 from typing import Any
 
-from ..above import ABOVE
+from ..html import MOST, folded
 from ..names import counted
 from ..planned import Planned, PlanTensor, format_bytes
 from ..record import DUMPED_BACKEND, NODE, dumped_name
@@ -212,9 +213,13 @@ class Diff:
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        """What a notebook shows."""
-        html: str = ABOVE["diff_html"]()(self)
-        return html
+        """The headline, and each kind of difference."""
+        parts = [f"<b>{escape(self.headline())}</b>"]
+        for title, rows in self.sections():
+            more = [f"… {len(rows) - MOST} more"] if len(rows) > MOST else []
+            items = "".join(f"<li>{escape(row)}</li>" for row in [*rows[:MOST], *more])
+            parts.append(folded(f"{title} ({len(rows)})", f"<ul>{items}</ul>"))
+        return f"<div>{''.join(parts)}</div>"
 
     def to_dict(self) -> dict[str, Any]:
         """As data that `json` can write. For a log "nbytes" and "copy_bytes" are lower bounds, and

@@ -11,8 +11,8 @@ from ..cause import is_for_pipeline, pass_of, sentence, unknown_cause
 from ..causes import MEMORY
 from ..names import counted, joined, label, memory, quoted, signature
 from ..planned import format_bytes
+from ..planning import reference_of
 from ..record import COPY, DUMPED_NAME
-from ..reference import reference_of
 from ..refusals import OP, RECORD, Refused, refused
 from .decisions import Meeting, decisions_of, stage_of
 from .excerpt import limits as excerpt_limits

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ..facts import Facts, override
 from ..names import counted
 from ..planned import format_bytes
-from ..reference import CannotPlanError
+from ..planning import CannotPlanError
 from .shares import shares
 from .what_if import what_if
 

@@ -11,14 +11,14 @@ from math import prod
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from .. import reference
 from ..names import counted, label_in
+from ..planning import CannotPlanError, plan_by_rules
 from ..promise import as_texts
 from ..record import NODE, NOT_ON_RECORD, OF_RULES, BufferRecord, Capture, TensorRecord
 from ..rules import find_release
 
 if TYPE_CHECKING:
-    from ..planned import Planned
+    from ..planned import P, Planned
 
 Which: TypeAlias = "str | int"  # a name, a shell pattern, or an id
 Pins: TypeAlias = "Mapping[Which, str | None]"
@@ -29,7 +29,7 @@ Moves: TypeAlias = "Mapping[Which, str]"
 MAX_COPIES = 4  # GGML_SCHED_MAX_COPIES, which `parallel` uses
 
 
-def what_if(plan: Planned, **changes: Any) -> Planned:
+def what_if(plan: P, **changes: Any) -> P:
     """See `Plan.what_if`."""
     capture = changed(plan, **changes)
     _check_memory(capture, _dropped(changes.get("drop", ())))
@@ -37,7 +37,9 @@ def what_if(plan: Planned, **changes: Any) -> Planned:
     made = plan.provenance
     if capture.settings.build != plan.settings.build:  # the rules of another release
         made = made.but(package=None, source=None)
-    return reference.plan(capture).promised(promise, provenance=made).chosen(plan.choices)
+    return (
+        plan_by_rules(capture, type(plan)).promised(promise, provenance=made).chosen(plan.choices)
+    )
 
 
 def changed(
@@ -408,7 +410,7 @@ def _check_memory(capture: Capture, dropped: list[str]) -> None:
     ]
     if lost and dropped:
         memory = capture.bufts[capture.buft_of(lost[0])].name
-        raise reference.CannotPlanError(
+        raise CannotPlanError(
             f"without {', '.join(dropped)} no backend can read {memory} memory, which holds "
             f"'{label_in(capture, lost[0])}' and {counted(len(lost) - 1, 'more tensor')}: "
             f'move them, move_weights={{"*": "{capture.backends[-1].name}"}} or by name'

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ..names import label, quoted, signature
+from ..planning import reference_of
 from ..record import NODE
-from ..reference import reference_of
 from ..refusals import MEMORY, OP, refused
 from .reasons import AppliedRule, Flag, RuleChange, first_reason, key
 from .what_if import what_if

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from .. import causes
 from ..facts import Facts
-from ..reference import reference_of
+from ..planning import reference_of
 from ..units import with_bounds
 from .explain import has_steps
 from .reasons import AppliedRule, first_reason
