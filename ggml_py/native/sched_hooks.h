@@ -41,17 +41,9 @@
 
 namespace gp {
 
-// Fields that some releases lack; -1 in those releases.
-#define GP_OPTIONAL_FIELD(field) \
-    template <class S> static auto field##_of(const S * s, int) -> decltype((int32_t) s->field) { return (int32_t) s->field; } \
-    template <class S> static int32_t field##_of(const S *, long) { return -1; }
-GP_OPTIONAL_FIELD(next_copy)
-GP_OPTIONAL_FIELD(graph_inputs_capacity)
-GP_OPTIONAL_FIELD(debug_realloc)
-GP_OPTIONAL_FIELD(debug_graph_size)
-GP_OPTIONAL_FIELD(debug_prev_graph_size)
-GP_OPTIONAL_FIELD(inputs_capacity)
-#undef GP_OPTIONAL_FIELD
+// Some releases lack it; -1 in those releases.
+template <class S> static auto inputs_capacity_of(const S * s, int) -> decltype(s->inputs_capacity) { return s->inputs_capacity; }
+template <class S> static int inputs_capacity_of(const S *, long) { return -1; }
 
 struct cause {
     const char * fmt   = nullptr; // a literal of upstream's, formatted only when it is read

@@ -20,13 +20,6 @@ extern "C" __attribute__((weak)) void ggml_gallocr_reserve_n_size(ggml_gallocr_t
 
 namespace gp {
 
-template <class S> static auto has_copy_callback(const S * s, int) -> decltype(s->callback_copy, int32_t()) {
-    return s->callback_copy != nullptr;
-}
-template <class S> static int32_t has_copy_callback(const S *, long) {
-    return -1;
-}
-
 static uint64_t slots_used(ggml_backend_sched_t sched) {
     uint64_t used = 0;
     for (size_t slot = 0; slot < sched->hash_set.size; slot++) {
@@ -427,73 +420,10 @@ void gp_sched_forget(ggml_backend_sched_t sched) {
     }
 }
 
-void gp_sched_state(ggml_backend_sched_t sched, struct gp_sched_state * state) {
-    *state = {};
-    state->is_reset              = sched->is_reset;
-    state->is_alloc              = sched->is_alloc;
-    state->n_backends            = sched->n_backends;
-    state->n_splits              = sched->n_splits;
-    state->splits_capacity       = sched->splits_capacity;
-    state->n_copies              = sched->n_copies;
-    state->cur_copy              = sched->cur_copy;
-    state->next_copy             = gp::next_copy_of(sched, 0);
-    state->n_graph_inputs        = sched->n_graph_inputs;
-    state->graph_inputs_capacity = gp::graph_inputs_capacity_of(sched, 0);
-    state->op_offload            = sched->op_offload;
-    state->debug                 = sched->debug;
-    state->debug_realloc         = gp::debug_realloc_of(sched, 0);
-    state->debug_graph_size      = gp::debug_graph_size_of(sched, 0);
-    state->debug_prev_graph_size = gp::debug_prev_graph_size_of(sched, 0);
-    state->callback_eval         = sched->callback_eval != nullptr;
-    state->callback_copy         = gp::has_copy_callback(sched, 0);
-    state->n_graph_nodes         = sched->graph.n_nodes;
-    state->n_graph_leafs         = sched->graph.n_leafs;
-    state->graph_size            = sched->graph.size;
-    state->hash_set_size         = sched->hash_set.size;
-    state->hash_set_used         = gp::slots_used(sched);
-    state->context_buffer        = (uint64_t) (uintptr_t) sched->context_buffer;
-    state->context_buffer_size   = sched->context_buffer_size;
-}
-
-size_t gp_sched_slots(ggml_backend_sched_t sched, gp_slot_record * slots, size_t n) {
-    const size_t per_tensor = (size_t) sched->n_backends * sched->n_copies;
-    size_t count = 0;
+void gp_sched_causes(ggml_backend_sched_t sched, char * causes) {
     for (size_t slot = 0; slot < sched->hash_set.size; slot++) {
-        if (!ggml_bitset_get(sched->hash_set.used, slot)) {
-            continue;
-        }
-        if (count < n) {
-            gp_slot_record & r = slots[count];
-            r = {};
-            r.addr    = (uint64_t) (uintptr_t) sched->hash_set.keys[slot];
-            r.slot    = slot;
-            r.backend = sched->hv_tensor_backend_ids[slot];
-            for (size_t k = 0; k < per_tensor; k++) {
-                r.n_copies += sched->hv_tensor_copies[slot * per_tensor + k] != nullptr;
-            }
-            if (gp::traced(sched)) {
-                gp::traced(sched)->causes[slot].format(r.cause, sizeof(r.cause));
-            }
-        }
-        count++;
-    }
-    return count;
-}
-
-size_t gp_sched_ids(ggml_backend_sched_t sched, int which, int32_t * ids, size_t room) {
-    const int * from[4] = { sched->node_backend_ids, sched->prev_node_backend_ids, sched->leaf_backend_ids, sched->prev_leaf_backend_ids };
-    GGML_ASSERT(which >= 0 && which < 4);
-    int32_t n[4] = { sched->graph.n_nodes, 0, sched->graph.n_leafs, 0 };
-    gp_sched_prev(sched, &n[1], &n[3]);
-    const size_t size = n[which];
-    std::copy(from[which], from[which] + std::min(room, size), ids);
-    return size;
-}
-
-void gp_sched_events(ggml_backend_sched_t sched, int32_t * present) {
-    for (int b = 0; b < sched->n_backends; b++) {
-        for (int c = 0; c < sched->n_copies; c++) {
-            present[b * sched->n_copies + c] = sched->events[b][c] != nullptr;
+        if (gp::traced(sched) && ggml_bitset_get(sched->hash_set.used, slot)) {
+            gp::traced(sched)->causes[slot].format(causes + 16 * slot, 16);
         }
     }
 }

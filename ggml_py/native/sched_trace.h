@@ -179,25 +179,6 @@ struct gp_plan {
     void                     * impl;
 };
 
-// The scheduler's private scalars, by upstream's names; -1 if the release has no such field.
-struct gp_sched_state {
-    int32_t is_reset, is_alloc, n_backends, n_splits, splits_capacity;
-    int32_t n_copies, cur_copy, next_copy, n_graph_inputs, graph_inputs_capacity;
-    int32_t op_offload, debug, debug_realloc, debug_graph_size, debug_prev_graph_size;
-    int32_t callback_eval, callback_copy; // 1 when set
-    int32_t n_graph_nodes, n_graph_leafs, graph_size; // of sched->graph, the copy that is allocated
-    uint64_t hash_set_size, hash_set_used, context_buffer, context_buffer_size; // context_buffer: its address
-};
-
-// One used slot of the scheduler's hash set.
-struct gp_slot_record {
-    uint64_t addr;                    // the key: struct ggml_tensor *; 0 for the NULL that pass 3 inserts
-    uint64_t slot;
-    int32_t  backend;                 // hv_tensor_backend_ids[slot]
-    int32_t  n_copies;                // copies present in hv_tensor_copies[slot]
-    char     cause[16];
-};
-
 // Why the allocator had to lay out the compute buffers again for a graph (struct gp_realloc_record.kind).
 enum gp_realloc_kind {
     GP_REALLOC_NONE    = 0,
@@ -255,13 +236,8 @@ GGML_BACKEND_API int64_t gp_layout_read(ggml_gallocr_t galloc, struct gp_layout_
 GGML_BACKEND_API void gp_layout_watch(ggml_gallocr_t galloc);
 // Whether the allocator's last layout does not fit `graph`, and why. Changes nothing.
 GGML_BACKEND_API bool gp_gallocr_unfit(ggml_gallocr_t galloc, struct ggml_cgraph * graph, struct gp_realloc_record * reason);
-GGML_BACKEND_API void gp_sched_state(ggml_backend_sched_t sched, struct gp_sched_state * state);
-// Fills at most n records and returns how many slots are used.
-GGML_BACKEND_API size_t gp_sched_slots(ggml_backend_sched_t sched, struct gp_slot_record * slots, size_t n);
-// `which`, 0 to 3, selects node_backend_ids, prev_node_backend_ids, leaf_backend_ids or prev_leaf_backend_ids.
-GGML_BACKEND_API size_t gp_sched_ids(ggml_backend_sched_t sched, int which, int32_t * ids, size_t n);
-// Events of the pipeline, [n_backends][n_copies]: 1 if the event exists.
-GGML_BACKEND_API void gp_sched_events(ggml_backend_sched_t sched, int32_t * present);
+// The causes of the tensors in the scheduler's hash set: 16 bytes for each slot that is used, others stay as they are.
+GGML_BACKEND_API void gp_sched_causes(ggml_backend_sched_t sched, char * causes);
 
 #ifdef __cplusplus
 }

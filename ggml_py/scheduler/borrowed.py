@@ -26,7 +26,7 @@ class BorrowedScheduler(ReadScheduler):
         self.backends = tuple(Backend._borrow(backend, *owners) for backend in backends)
         self._known = self._copies_at = None
         self._tracing = bool(lib.gp_trace_present())
-        self.graph_size = int(self._state().graph_size) if self._tracing else 0
+        self.graph_size = int(self._state().graph.size) if self._tracing else 0
 
     def __repr__(self) -> str:
         if self.closed:

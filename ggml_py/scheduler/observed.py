@@ -19,11 +19,11 @@ from ..errors import GgmlError
 from ..tensors.tensor import Tensor
 from ..trace.run import COPY, NODES, WAIT, RunEvent
 from .made_up import MadeUp
+from .reallocations import labels
 from .rebuilt import RebuiltGraph
 from .recording import events_of
 from .refusal import deciding
 from .scheduler import Scheduler
-from .state import labels
 from .struct import fields_of
 
 if TYPE_CHECKING:

@@ -48,10 +48,12 @@ _STRANGER = "it does not belong to the graph that the scheduler holds"
 class LiveScheduler:
     """What all views of one scheduler share."""
 
-    __slots__ = ("sched",)
+    __slots__ = ("sched", "while_computing")
 
-    def __init__(self, sched: ReadScheduler) -> None:
-        self.sched = sched
+    def __init__(self, sched: ReadScheduler, while_computing: bool = False) -> None:
+        """`while_computing`: it may be read while another thread computes. Nobody may then keep its
+        tensors."""
+        self.sched, self.while_computing = sched, while_computing
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[None]:
@@ -59,7 +61,7 @@ class LiveScheduler:
         a compute may read too."""
         me = threading.get_ident()
         user = self.sched._user
-        if user is not None and user[1] != me:
+        if user is not None and user[1] != me and not self.while_computing:
             self.sched._check_idle(("being read", me))  # raises, also during a compute
         with reading(self.sched):
             yield
@@ -202,7 +204,11 @@ class HashSet(View):
             if not size or not self._readable():
                 return []
             base = word(self._address() + fields_of(self._which)["used"].offset)
-            return [i for i, used in enumerate(_bits(base, 0, size)) if used]
+            bitset = ffi.unpack(ffi.cast("uint32_t *", base), (size + 31) // 32)
+            return [
+                32 * i + bit for i, bits in enumerate(bitset) if bits for bit in range(32)
+                if bits >> bit & 1
+            ]  # fmt: skip
 
     def _read(self, field: Field) -> Any:
         if field.name == "size":

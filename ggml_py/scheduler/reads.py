@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 from ..backends.backend import Backend
 from ..backends.buffer import BufferType
 from ..boundary.arguments import ptr_of
-from ..boundary.ffi import NULL, ffi, lib
+from ..boundary.ffi import NULL, lib
 from ..boundary.handle import Handle, reading
 from ..errors import ArgumentError
 from ..tensors.tensor import Tensor
-from . import state as sched_state
+from .reallocations import reallocations
 
 if TYPE_CHECKING:
     from ..graphs.graph import Graph
@@ -39,9 +39,8 @@ class ReadScheduler(Handle):
 
         C: ggml_backend_sched_get_tensor_backend
         """
-        slots = {r.addr: r.backend for r in sched_state.read_slots(self)}
-        id_ = slots.get(int(ffi.cast("uintptr_t", ptr_of(Tensor, tensor))), -1)
-        return self.backends[id_] if id_ >= 0 else None
+        number = self._state().tensor_backend_id(tensor)
+        return self.backends[number] if number is not None and number >= 0 else None
 
     @property
     def n_splits(self) -> int:
@@ -76,10 +75,13 @@ class ReadScheduler(Handle):
     @property
     def hash_set_size(self) -> int:
         """Number of tensors it has room for: upstream's prime at or above graph_size."""
-        return int(self._state().hash_set_size) if self._tracing else self.graph_size
+        return self._state().hash_set.size if self._tracing else self.graph_size
 
-    def _state(self) -> Any:
-        return sched_state.read_state(self)
+    def _state(self) -> SchedState:
+        """For numbers: it may be read while another thread computes."""
+        from .view import SchedState
+
+        return SchedState(self, while_computing=True)
 
     @property
     def state(self) -> SchedState:
@@ -100,14 +102,13 @@ class ReadScheduler(Handle):
         """These reallocations, oldest first (only the newest 256), with tensor and reason.
         C: gp_sched_reallocs"""
         with reading(self):
-            return sched_state.reallocations(self)
+            return reallocations(self)
 
     def inspect(self) -> dict[str, Any]:
-        """The scheduler's private state, by upstream's field names (struct ggml_backend_sched).
+        """`state` as plain data, by upstream's field names (struct ggml_backend_sched).
 
         Leaves out fields that this release does not have. `hash_set["slots"]` has a row for each
         used slot: slot, tensor (its address), `hv_tensor_backend_ids`, the number of copies in
-        `hv_tensor_copies`, and the cause. C: gp_sched_state
+        `hv_tensor_copies`, and the cause.
         """
-        with reading(self):
-            return sched_state.inspect(self)
+        return self._state().as_dict_()

@@ -12,7 +12,7 @@ import numpy as np
 from ..boundary.arguments import describe, integer
 from ..boundary.ffi import NULL, ffi, lib
 from ..errors import ArgumentError, MissingFunctionError
-from .state import labels
+from .reallocations import labels
 
 if TYPE_CHECKING:
     from ..graphs.graph import Graph

@@ -20,9 +20,9 @@ from ..graphs.context import new_native
 from ..graphs.graph import Graph
 from ..tensors.lent import Loan
 from ..tensors.tensor import Tensor
-from . import state as sched_state
 from .callbacks import CopyCallback, EvalCallback
 from .reads import ReadScheduler
+from .reallocations import labels
 from .recording import Recording
 from .refusal import (
     check_backends,
@@ -115,7 +115,7 @@ class Scheduler(ReadScheduler, Lender):
         self._room = self.hash_set_size
         if tracing and (parallel or len(self.backends) > 1):
             state = self._state()
-            self._copies_at = state.context_buffer, state.context_buffer_size
+            self._copies_at = state.context_buffer.address, state.context_buffer_size
 
     @property
     def _graph(self) -> Graph | None:  # the one that is allocated now
@@ -263,7 +263,7 @@ class Scheduler(ReadScheduler, Lender):
         graph._hold_arrays()
         with deciding(self, graph):
             done = lib.gp_sched_measure(self.ptr, graph.ptr, sizes)
-        return dict(zip(sched_state.labels(self), sizes, strict=True)) if done else None
+        return dict(zip(labels(self), sizes, strict=True)) if done else None
 
     @property
     def allocation(self) -> int:

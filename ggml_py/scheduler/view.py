@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..backends.backend import Backend
 from ..backends.buffer import BufferType
 from ..boundary.arguments import integer
-from ..boundary.ffi import ffi, lib
+from ..boundary.ffi import ffi, lib, text
 from ..errors import ArgumentError, MissingFunctionError
 from ..tensors.tensor import Tensor
 from .parts import Cgraph, Galloc, HashSet, LiveScheduler, SchedSplit, View
-from .struct import Array, Field, Pointer, numbers, shown, word, words
+from .reallocations import labels
+from .struct import Array, Field, Pointer, fields_of, numbers, shown, word, words
 
 if TYPE_CHECKING:
     from .reads import ReadScheduler
@@ -41,11 +42,11 @@ class SchedState(View):
     _which = lib.GP_STRUCT_SCHED
     _type = "ggml_backend_sched"
 
-    def __init__(self, scheduler: ReadScheduler) -> None:
+    def __init__(self, scheduler: ReadScheduler, while_computing: bool = False) -> None:
         """Raises `MissingFunctionError` in a build without instrumentation."""
         if not lib.gp_trace_present():
             raise MissingFunctionError("this build of ggml is not instrumented, so it has no state")
-        live = LiveScheduler(scheduler)
+        live = LiveScheduler(scheduler, while_computing)
         super().__init__(live, live.address)
 
     # --- upstream's macros
@@ -112,8 +113,36 @@ class SchedState(View):
         return [f"{f.name} = {as_text.get(f.name, shown)(self._read(f))}" for f in self.fields_]
 
     def _read(self, field: Field) -> Any:
-        read = _READERS.get(field.name)
-        return self._plain(field) if read is None else read(self, field)
+        row = _FIELDS.get(field.name)
+        return self._plain(field) if row is None or row.read is None else row.read(self, field)
+
+    def as_dict_(self) -> dict[str, Any]:
+        """See `Scheduler.inspect`."""
+        with self._live.reading():
+            rows = [(f, _FIELDS.get(f.name, _NUMBER)) for f in self.fields_]
+            return {f.name: row.data(self, self._read(f)) for f, row in rows if row.data}
+
+    def _used_slots(self, hash_set: HashSet) -> dict[str, Any]:
+        size, slots = hash_set.size, hash_set._slots()
+        keys = word(hash_set.address_ + fields_of(hash_set._which)["keys"].offset)
+        ids, copies = self._pointer("hv_tensor_backend_ids"), self._pointer("hv_tensor_copies")
+        each = self._number("n_backends") * self._number("n_copies")
+        causes = ffi.new("char[]", 16 * max(size, 1))
+        lib.gp_sched_causes(self._live.sched.ptr, causes)
+        rows = [
+            {
+                "slot": slot,
+                "tensor": word(keys + 8 * slot),
+                "hv_tensor_backend_ids": numbers(ids + 4 * slot, 1)[0],
+                "n_hv_tensor_copies": sum(map(bool, words(copies + 8 * each * slot, each))),
+                "cause": text(causes + 16 * slot),
+            }
+            for slot in slots
+        ]
+        return {"size": size, "n_used": len(rows), "slots": rows}
+
+    def _pointer(self, name: str) -> int:
+        return word(self._address() + fields_of(self._which)[name].offset)
 
     def _length(self, *names: str) -> Callable[[], tuple[int, ...]]:
         """Dimensions that are read from these fields on each call."""
@@ -173,8 +202,7 @@ class SchedState(View):
         def with_copies() -> list[int]:
             with self._live.reading():
                 each = self._number("n_backends") * self._number("n_copies")
-                at = word(self._address() + field.offset)
-                flat = words(at, hash_set.size * each)
+                flat = words(self._pointer(field.name), hash_set.size * each)
             return [i for i in hash_set._slots() if any(flat[i * each : (i + 1) * each])]
 
         array._shown = with_copies
@@ -201,21 +229,65 @@ class SchedState(View):
         return Galloc(self._live)
 
 
-_READERS: dict[str, Callable[[SchedState, Field], Any]] = {
-    "backends": SchedState._backends,
-    "bufts": SchedState._bufts,
-    "galloc": SchedState._galloc,
-    "hash_set": SchedState._hash_set,
-    "hv_tensor_backend_ids": SchedState._by_slot,
-    "hv_tensor_copies": SchedState._copies,
-    "node_backend_ids": SchedState._ids,
-    "leaf_backend_ids": SchedState._ids,
-    "prev_node_backend_ids": SchedState._ids,
-    "prev_leaf_backend_ids": SchedState._ids,
-    "graph": SchedState._graph,
-    "splits": SchedState._splits,
-    "events": SchedState._events,
-    "graph_inputs": SchedState._graph_inputs,
+class _Row(NamedTuple):
+    """A field of the struct: how it is read, and its value as plain data, which `inspect` shows."""
+
+    read: Callable[[SchedState, Field], Any] | None
+    data: Callable[[SchedState, Any], Any] | None  # None: not shown
+
+
+def _names(state: SchedState, array: Array) -> list[str]:
+    return [one.name for one in list(array)[: state.n_backends]]
+
+
+def _numbers(_state: SchedState, array: Array) -> list[int]:
+    return list(array)
+
+
+def _is_set(_state: SchedState, pointer: Pointer | None) -> bool:
+    return pointer is not None
+
+
+def _sizes(state: SchedState, galloc: Galloc) -> dict[str, int]:
+    return dict(zip(labels(state._live.sched), galloc.sizes, strict=True))
+
+
+_NUMBER = _Row(None, lambda _state, value: value)
+_FIELDS: dict[str, _Row] = {
+    "backends": _Row(SchedState._backends, _names),
+    "bufts": _Row(SchedState._bufts, _names),
+    "galloc": _Row(SchedState._galloc, _sizes),
+    "hash_set": _Row(SchedState._hash_set, SchedState._used_slots),
+    "hv_tensor_backend_ids": _Row(SchedState._by_slot, None),  # with the slots of hash_set
+    "hv_tensor_copies": _Row(SchedState._copies, None),
+    "node_backend_ids": _Row(SchedState._ids, _numbers),
+    "leaf_backend_ids": _Row(SchedState._ids, _numbers),
+    "prev_node_backend_ids": _Row(SchedState._ids, _numbers),
+    "prev_leaf_backend_ids": _Row(SchedState._ids, _numbers),
+    "graph": _Row(
+        SchedState._graph, lambda _, g: {k: g._number(k) for k in ("n_nodes", "n_leafs", "size")}
+    ),
+    "splits": _Row(
+        SchedState._splits,
+        lambda _, splits: [
+            {k: getattr(s, k) for k in ("backend_id", "i_start", "i_end", "n_inputs")}
+            for s in splits
+        ],
+    ),
+    "events": _Row(
+        SchedState._events,
+        lambda state, events: [
+            [event is not None for event in copies[: state.n_copies]]
+            for copies in list(events)[: state.n_backends]
+        ],
+    ),
+    "graph_inputs": _Row(SchedState._graph_inputs, None),
+    "ctx": _Row(None, None),
+    "callback_eval": _Row(None, _is_set),
+    "callback_eval_user_data": _Row(None, None),
+    "callback_copy": _Row(None, _is_set),
+    "callback_copy_user_data": _Row(None, None),
+    "context_buffer": _Row(None, lambda _, pointer: int(pointer or 0)),
 }
 
 

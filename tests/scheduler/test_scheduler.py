@@ -126,8 +126,8 @@ def test_inspect_has_every_field_of_the_struct(mlp):
     expected = {
         "is_reset", "is_alloc", "n_backends", "backends", "bufts", "galloc", "hash_set",
         "node_backend_ids", "leaf_backend_ids", "prev_node_backend_ids", "prev_leaf_backend_ids",
-        "graph", "n_splits", "splits_capacity", "n_copies", "cur_copy", "next_copy", "events",
-        "n_graph_inputs", "graph_inputs_capacity", "callback_eval", "callback_copy",
+        "graph", "splits", "n_splits", "splits_capacity", "n_copies", "cur_copy", "next_copy",
+        "events", "n_graph_inputs", "graph_inputs_capacity", "callback_eval", "callback_copy",
         "context_buffer", "context_buffer_size", "op_offload", "debug", "debug_realloc",
         "debug_graph_size", "debug_prev_graph_size",
     }  # fmt: skip
