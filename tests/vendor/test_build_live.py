@@ -223,12 +223,13 @@ def test_an_installed_builder_finds_the_build_that_pip_made(wheel: Path, tmp_pat
     assert len(list((site / "ggml_py" / "native" / "lib").glob("*/build.json"))) == 1
 
 
-def test_a_second_wheel_from_the_cache_takes_seconds(wheel: Path, tmp_path: Path) -> None:
-    start = time.monotonic()
-    subprocess.run(
-        [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", str(tmp_path),
-         "--config-settings", f"cache={WARM}", str(REPO)], check=True)
-    assert time.monotonic() - start < 20
+def test_a_second_wheel_is_made_from_the_cache(wheel: Path, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "pip", "wheel", "-v", "--no-deps", "-w", str(tmp_path),
+         "--config-settings", f"cache={WARM}", str(REPO)],
+        capture_output=True, text=True, check=True)
+    printed = done.stdout + done.stderr
+    assert "found 0.26.0-" in printed and "compiling" not in printed
 
 
 def test_pip_shows_the_error_and_no_traceback(tmp_path: Path) -> None:
