@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from ..boundary.arguments import describe, integer
 from ..boundary.ffi import NULL, text
+from ..boundary.handle import reading
 from ..errors import ModelError
 from ..gguf.reader import Gguf
 from ..gguf.whole import whole
@@ -22,7 +24,8 @@ class Tokenizer:
     def __init__(self, library: Library, model: LlamaHandle) -> None:
         self._library = library
         self._model = model
-        self._n = int(library.lib.llama_vocab_n_tokens(self._ptr))
+        with self._asking() as (lib, vocab):
+            self._n = int(lib.llama_vocab_n_tokens(vocab))
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], *, build: bool = True) -> Tokenizer:
@@ -45,9 +48,12 @@ class Tokenizer:
     def __len__(self) -> int:
         return self._n
 
-    @property
-    def _ptr(self) -> Any:
-        return self._library.lib.llama_model_get_vocab(self._model.ptr)
+    @contextmanager
+    def _asking(self) -> Iterator[tuple[Any, Any]]:
+        """libllama and the native vocabulary. Meanwhile another thread's `close` waits."""
+        with reading(self._model):
+            lib = self._library.lib
+            yield lib, lib.llama_model_get_vocab(self._model.ptr)
 
     def tokenize(
         self, text: str, add_special: bool = True, parse_special: bool = True
@@ -62,16 +68,16 @@ class Tokenizer:
             raise TypeError(f"text: expected a str, got {describe(text)}")
         self._check_there()
         data = text.encode()
-        ffi, lib = self._library.ffi, self._library.lib
         room = len(data) + 8
-        while True:
-            ids = ffi.new("llama_token[]", room)
-            n = lib.llama_tokenize(
-                self._ptr, data, len(data), ids, room, add_special, parse_special
-            )
-            if n >= 0:
-                return list(ids[0:n])
-            room = -n
+        with self._asking() as (lib, vocab):
+            while True:
+                ids = self._library.ffi.new("llama_token[]", room)
+                n = lib.llama_tokenize(
+                    vocab, data, len(data), ids, room, add_special, parse_special
+                )
+                if n >= 0:
+                    return list(ids[0:n])
+                room = -n
 
     def detokenize(
         self, tokens: Iterable[int], remove_special: bool = False, unparse_special: bool = True
@@ -81,34 +87,37 @@ class Tokenizer:
         "\\ufffd". C: llama_detokenize"""
         self._check_there()
         given = [integer("tokens", token, 0, self._n - 1) for token in tokens]
-        ffi, lib = self._library.ffi, self._library.lib
+        ffi = self._library.ffi
         ids, room = ffi.new("llama_token[]", given), 16 * len(given) + 16
-        while True:
-            out = ffi.new("char[]", room)
-            n = lib.llama_detokenize(
-                self._ptr, ids, len(given), out, room, remove_special, unparse_special
-            )
-            if n >= 0:
-                return bytes(ffi.buffer(out, n)).decode("utf-8", "replace")
-            room = -n
+        with self._asking() as (lib, vocab):
+            while True:
+                out = ffi.new("char[]", room)
+                n = lib.llama_detokenize(
+                    vocab, ids, len(given), out, room, remove_special, unparse_special
+                )
+                if n >= 0:
+                    return bytes(ffi.buffer(out, n)).decode("utf-8", "replace")
+                room = -n
 
     def piece(self, token: int, special: bool = True) -> bytes:
         """The bytes of one token: a part of a character may be a token. C: llama_token_to_piece"""
         self._check_there()
         token = integer("token", token, 0, self._n - 1)
-        ffi, lib, room = self._library.ffi, self._library.lib, 64
-        while True:
-            out = ffi.new("char[]", room)
-            n = lib.llama_token_to_piece(self._ptr, token, out, room, 0, special)
-            if n >= 0:
-                return bytes(ffi.buffer(out, n))
-            room = -n
+        ffi, room = self._library.ffi, 64
+        with self._asking() as (lib, vocab):
+            while True:
+                out = ffi.new("char[]", room)
+                n = lib.llama_token_to_piece(vocab, token, out, room, 0, special)
+                if n >= 0:
+                    return bytes(ffi.buffer(out, n))
+                room = -n
 
     @property
     def eog(self) -> frozenset[int]:
         """The tokens that end a generation. C: llama_vocab_is_eog"""
-        ptr, is_eog = self._ptr, self._library.lib.llama_vocab_is_eog
-        return frozenset(token for token in range(self._n) if is_eog(ptr, token))
+        with self._asking() as (lib, vocab):
+            is_eog = lib.llama_vocab_is_eog
+            return frozenset(token for token in range(self._n) if is_eog(vocab, token))
 
     @property
     def bos(self) -> int | None:
@@ -121,14 +130,16 @@ class Tokenizer:
         return self._token("eos")
 
     def _token(self, name: str) -> int | None:
-        token = int(getattr(self._library.lib, f"llama_vocab_{name}")(self._ptr))
+        with self._asking() as (lib, vocab):
+            token = int(getattr(lib, f"llama_vocab_{name}")(vocab))
         return token if token >= 0 else None
 
     @property
     def chat_template(self) -> str | None:
         """The model's chat template, jinja. C: llama_model_chat_template"""
-        found = self._library.lib.llama_model_chat_template(self._model.ptr, NULL)
-        return None if found == NULL else text(found)
+        with self._asking() as (lib, _vocab):
+            found = lib.llama_model_chat_template(self._model.ptr, NULL)
+            return None if found == NULL else text(found)
 
     def chat(
         self,
@@ -141,7 +152,7 @@ class Tokenizer:
 
         Raises `ModelError` for a template that fails. C++: common_chat_templates_apply
         """
-        ffi, lib = self._library.ffi, self._library.lib
+        ffi = self._library.ffi
         kept, rows = [], ffi.new("struct llama_chat_message[]", max(1, len(messages)))
         for row, message in zip(rows, messages, strict=False):
             if not {"role", "content"} <= set(message):
@@ -153,12 +164,19 @@ class Tokenizer:
         room = 4096
         while True:
             out = ffi.new("char[]", room)
-            try:
-                n = lib.gpl_chat(
-                    self._model.ptr, given, rows, len(messages), add_generation_prompt, out, room
-                )
-            except Exception as error:
-                raise ModelError(f"the chat template fails: {error}") from None
+            with self._asking() as (lib, _vocab):
+                try:
+                    n = lib.gpl_chat(
+                        self._model.ptr,
+                        given,
+                        rows,
+                        len(messages),
+                        add_generation_prompt,
+                        out,
+                        room,
+                    )
+                except Exception as error:
+                    raise ModelError(f"the chat template fails: {error}") from None
             if n <= room:
                 return bytes(ffi.buffer(out, n)).decode("utf-8", "replace")
             room = n
