@@ -10,11 +10,12 @@ import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TextIO, cast
 
 import click
 
 from ..errors import GgmlError
+from ..trace.foreign import visible
 from . import (
     bench,
     bisect,
@@ -126,8 +127,23 @@ for verb in (
     cli.add_command(verb.command)
 
 
+class _Stream:
+    """Standard output or error: text that is printed cannot control the terminal. Consoles of rich
+    write to the stream itself."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.rich_proxied_file = stream  # rich's name for it
+
+    def write(self, text: str) -> int:
+        return self.rich_proxied_file.write(visible(text))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.rich_proxied_file, name)
+
+
 def main() -> None:
     """Runs a verb. Errors go to stderr; exit 1 = failed, 2 = wrong usage, 130 = Ctrl-C."""
+    sys.stdout, sys.stderr = (cast(TextIO, _Stream(s)) for s in (sys.stdout, sys.stderr))
     try:
         code = cli.main(prog_name="ggml-py", standalone_mode=False)
         sys.stdout.flush()

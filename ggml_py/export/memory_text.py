@@ -6,7 +6,6 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from ..memory import ComputeBuffer, MemoryBlock, PlanMemory
@@ -93,10 +92,10 @@ def _breakdown(memory: PlanMemory, free: Mapping[str, tuple[int, int]]) -> Table
         columns = zip(*((r.weights, r.cache, r.compute or 0, r.outputs) for r in rows), strict=True)
         sums = [sum(column) for column in columns]
         room = [mib(n) for n in free[device]] if device in free else ["?", "?"]
-        table.add_row(escape(device), *map(mib, sums), mib(sum(sums)), *room)
+        table.add_row(device, *map(mib, sums), mib(sum(sums)), *room)
         for row in rows if len(rows) > 1 or rows[0].buft != device else ():
             sizes = (row.weights, row.cache, row.compute, row.outputs)
-            table.add_row(f"  {escape(row.buft)}", *map(mib, sizes))
+            table.add_row(f"  {row.buft}", *map(mib, sizes))
     return table
 
 
@@ -140,8 +139,8 @@ def _blocks(memory: PlanMemory, blocks: tuple[MemoryBlock, ...], title: str) -> 
         )
         notes += ["output"] * ("output" in t.flags) + ["input"] * ("input" in t.flags)
         table.add_row(
-            f"  {escape(t.name)} ({t.record.op_desc})", f"{block.size:,}", where, steps,
-            escape(", ".join(notes)),
+            f"  {t.name} ({t.record.op_desc})", f"{block.size:,}", where, steps,
+            ", ".join(notes),
         )  # fmt: skip
     return table
 
@@ -170,23 +169,22 @@ def show_changes(
         table.add_column(kept.removeprefix(", ") if lacks else "", no_wrap=True)
         for one in tried or ():
             left = _left({name: n for name, n in one.left.items() if name in lacks})
-            table.add_row(f"  {escape(one.text)}", _savings(one.saved) + left)
+            table.add_row(f"  {one.text}", _savings(one.saved) + left)
         for move in moves:
             what = f"  {move.op} '{move.node}' on {move.backend}"
-            table.add_row(escape(what), _savings(move.saved))
+            table.add_row(what, _savings(move.saved))
         console.print()
         console.print(table)
 
 
 def _left(left: Mapping[str, int]) -> str:
-    sizes = ", ".join(f"{escape(name)} {_size(n)}" for name, n in left.items())
+    sizes = ", ".join(f"{name} {_size(n)}" for name, n in left.items())
     return f"; leaves {sizes}" if left else ""
 
 
 def _savings(saved: Mapping[str, int]) -> str:
     return ", ".join(
-        f"{escape(name)} {'-' if size > 0 else '+'}{_size(abs(size))}"
-        for name, size in saved.items()
+        f"{name} {'-' if size > 0 else '+'}{_size(abs(size))}" for name, size in saved.items()
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 
+from ..trace.foreign import cell
 from ..trace.planned import Planned
 from .rows import NodeRow, node_rows
 
@@ -16,5 +17,5 @@ def render(plan: Planned) -> str:
     writer.writerow(NodeRow._fields)
     for row in node_rows(plan):
         values = row._replace(ne="x".join(map(str, row.ne)))  # type: ignore[arg-type]
-        writer.writerow(["" if v is None else v for v in values])
+        writer.writerow(["" if v is None else cell(v) for v in values])
     return out.getvalue()

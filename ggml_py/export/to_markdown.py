@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from ..advice.checks import advice
 from ..trace.answers.excerpt import limits
 from ..trace.answers.shares import headline
+from ..trace.foreign import markdown, visible
 from ..trace.names import counted
 from ..trace.planned import Planned, format_bytes
 from ..trace.units import AtLeast
@@ -24,7 +25,7 @@ _ROWS = 30
 def render(plan: Planned) -> str:
     """The text. A layout that would not fit into an issue is cut, and says so."""
     lines = [
-        f"**{_whose(plan)}:** {headline(plan)}", "",
+        f"**{markdown(_whose(plan))}:** {markdown(headline(plan))}", "",
         f"{_made_with(plan)}{counted(len(plan.nodes), 'node')}", *_limits(plan), "",
         "| backend | device | kind | allocates from | nodes |", "|---|---|---|---|---|",
     ]  # fmt: skip
@@ -82,18 +83,11 @@ def _made_with(plan: Planned) -> str:
 def _limits(plan: Planned) -> list[str]:
     """The missing part of an excerpt of a log."""
     found = limits(plan.capture)
-    return ["", *(f"- {_plain(text)}" for text in found)] if found else []
+    return ["", *(f"- {markdown(text)}" for text in found)] if found else []
 
 
 def _row(values: tuple[object, ...]) -> str:
-    return "| " + " | ".join(_plain(str(v)) for v in values) + " |"
-
-
-def _plain(text: str) -> str:
-    """Escapes text: names may be anything, but must not act as markup or end a cell."""
-    text = re.sub(r"[\r\n\t\x00-\x1f\u2028\u2029]", " ", text)
-    text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    return re.sub(r"([\\`*_|\[\]#@~])", r"\\\1", text)
+    return "| " + " | ".join(markdown(str(v)) for v in values) + " |"
 
 
 def _findings(plan: Planned) -> list[str]:
@@ -105,8 +99,8 @@ def _findings(plan: Planned) -> list[str]:
     for f in findings:
         known = f.bytes or isinstance(f.bytes, AtLeast)
         cost = f", {format_bytes(f.bytes)} per evaluation" if known else ""
-        lines.append(f"- **{f.id} {f.title}** ({f.severity}{cost}): {_plain(f.text)}")
-        lines.append(f"  {_plain(f.suggestion)}")
+        lines.append(f"- **{f.id} {f.title}** ({f.severity}{cost}): {markdown(f.text)}")
+        lines.append(f"  {markdown(f.suggestion)}")
     return ["", *lines] if lines else []
 
 
@@ -134,8 +128,7 @@ def _folded(what: str, head: tuple[str, ...], rows: Sequence[tuple[object, ...]]
 
 def _layout(plan: Planned, room: int) -> str:
     text = to_text.render(plan)
-    if any(ord(c) < 32 and c != "\n" for c in text):
-        text = re.sub(r"[\x00-\x09\x0b-\x1f]", " ", text)
+    text = visible(text)
     room -= 300
     cut = ""
     if len(text) > room:

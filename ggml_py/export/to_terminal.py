@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from typing import Any
 
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from ..trace.answers.diff import Diff
 from ..trace.answers.remedy import Remedy, remedy_of
@@ -15,6 +16,7 @@ from ..trace.answers.shares import format_count, headline, shares
 from ..trace.answers.sweep import Sweep, describe, moved_rows, told_time
 from ..trace.answers.why_splits import WhySplits, why_splits
 from ..trace.expert_cache import expert_cache
+from ..trace.foreign import visible
 from ..trace.names import counted
 from ..trace.planned import Planned, PlanTensor, Split, SplitInput, format_bytes
 from .passes_by_layer import lines as passes_by_layer
@@ -28,6 +30,15 @@ _COLOURS = ("green", "cyan", "magenta", "yellow", "blue", "red")
 
 
 class _Console(Console):
+    """Shows text as it is: brackets are no markup, colons no emoji, escapes do nothing."""
+
+    def __init__(self) -> None:
+        super().__init__(markup=False, emoji=False, highlight=False)
+
+    def render_str(self, text: str, **settings: Any) -> Text:
+        """Like rich's, which renders all texts."""
+        return super().render_str(visible(text), **settings)
+
     def on_broken_pipe(self) -> None:
         """Raises the exception again: rich would end the process with status 1."""
         raise
@@ -56,7 +67,7 @@ def show(
     if why is None:
         why = why_splits(plan)
         remedy = remedy_of(plan, why)
-    console.print(headline(plan), style="bold", highlight=False, soft_wrap=True)
+    console.print(headline(plan), style="bold", soft_wrap=True)
     console.print(devices_table(plan))
     if nodes and plan.breakdown:
         console.print(memory_table(plan))
@@ -72,20 +83,20 @@ def show(
     if nodes:
         console.print(nodes_table(plan))
     if plan.promise.text:
-        console.print(plan.promise.text, highlight=False, soft_wrap=True)
+        console.print(plan.promise.text, soft_wrap=True)
     for sentence in unknown(plan):
-        console.print(f"not known: {sentence}", style="dim", highlight=False, soft_wrap=True)
+        console.print(f"not known: {sentence}", style="dim", soft_wrap=True)
 
 
 def show_diff(diff: Diff, limit: int | None = 20, console: Console | None = None) -> None:
     """Prints what differs, a table for each kind of difference (the first `limit` rows)."""
     console = console or new_console()
-    console.print(diff.headline(), style="bold", highlight=False, soft_wrap=True)
+    console.print(diff.headline(), style="bold", soft_wrap=True)
     for title, rows in diff.sections():
         table = Table(title=title, title_justify="left", show_header=False)
         for row in rows[:limit]:
             what, separator, how = row.partition(": ")
-            table.add_row(escape(what), escape(how) if separator else "")
+            table.add_row(what, how if separator else "")
         if limit is not None and limit < len(rows):
             table.add_row("…", f"{len(rows) - limit} more")
         console.print(table)
@@ -132,7 +143,7 @@ def show_passes(plan: Planned, console: Console | None = None) -> None:
 
 
 def _print(console: Console, line: str) -> None:
-    console.print(line, markup=False, highlight=False, soft_wrap=True)
+    console.print(line, soft_wrap=True)
 
 
 def groups_table(plan: Planned, why: WhySplits) -> Table:
@@ -146,7 +157,7 @@ def groups_table(plan: Planned, why: WhySplits) -> Table:
     for group in why.groups:
         if group in most:
             copied = format_bytes(group.copy_bytes) if group.n_inputs else "–"
-            ops = escape(short_ops(group.ops))
+            ops = short_ops(group.ops)
             table.add_row(numbers(group), _backend(plan, group.backend), ops, copied)
     others = [g for g in why.groups if g not in most]
     if others:
@@ -176,7 +187,7 @@ def splits_table(plan: Planned) -> Table:
             _backend(plan, split.backend),
             f"{first + split.start}–{first + split.end - 1}" if split.nodes else "?",
             _ops(split),
-            escape(_name(split.nodes[0])) if split.nodes else "?",
+            _name(split.nodes[0]) if split.nodes else "?",
             _inputs(split),
         )
     return table
@@ -192,17 +203,17 @@ def nodes_table(plan: Planned) -> Table:
             cause = node.cause
             ne = "×".join(map(str, node.ne))
             table.add_row(
-                str(plan.capture.first_node + node.id), escape(node.name), node.record.op_desc,
-                node.type, ne, _backend(plan, node.backend), cause.code, escape(cause.text),
+                str(plan.capture.first_node + node.id), node.name, node.record.op_desc,
+                node.type, ne, _backend(plan, node.backend), cause.code, cause.text,
             )  # fmt: skip
     return table
 
 
-def _backend(plan: Planned, name: str | None) -> str:
+def _backend(plan: Planned, name: str | None) -> Text:
     names = [b.name for b in plan.backends]
     if name is None:
-        return "?"
-    return f"[{_COLOURS[names.index(name) % len(_COLOURS)]}]{escape(name)}[/]"
+        return Text("?")
+    return Text(visible(name), _COLOURS[names.index(name) % len(_COLOURS)])
 
 
 def _name(node: PlanTensor) -> str:
@@ -211,7 +222,7 @@ def _name(node: PlanTensor) -> str:
 
 def _ops(split: Split) -> str:
     counts = Counter(n.record.op_desc for n in split.nodes if n.is_computed)
-    return escape(short_ops(counts.most_common()))
+    return short_ops(counts.most_common())
 
 
 def _input(given: SplitInput) -> str:
@@ -225,7 +236,7 @@ def _inputs(split: Split) -> str:
     total = format_bytes(split.copy_bytes)
     named = ", ".join(map(_input, split.inputs[:3]))
     more = f", {len(split.inputs) - 3} more" if len(split.inputs) > 3 else ""
-    return escape(f"{total}: {named}{more}")
+    return f"{total}: {named}{more}"
 
 
 def show_sweep(sweep: Sweep, console: Console | None = None) -> None:
@@ -235,9 +246,9 @@ def show_sweep(sweep: Sweep, console: Console | None = None) -> None:
     for threshold, places in sweep.grouped():
         where = " or ".join(filter(None, map(describe, places)))
         headline = threshold.headline() + (f", at {where}" if where else "")
-        console.print(headline, style="bold", highlight=False, markup=False, soft_wrap=True)
+        console.print(headline, style="bold", soft_wrap=True)
         for row in moved_rows(threshold):
-            console.print(f"  {row}", highlight=False, markup=False, soft_wrap=True)
+            console.print(f"  {row}", soft_wrap=True)
     if not sweep.thresholds:
         console.print("the plan is the same everywhere", style="bold")
 
@@ -250,9 +261,9 @@ def sweep_table(sweep: Sweep) -> Table:
     timed = any(point.time for point in sweep.points)
     predicted = ["predicted"] * timed
     for column in (*sweep.axes, "splits", "copies", "copied", *backends, *predicted):
-        table.add_column(escape(column), justify="right")
+        table.add_column(column, justify="right")
     for point in sweep.points:
-        row, n = [escape(str(value)) for value in point.shape.values()], point.totals
+        row, n = [str(value) for value in point.shape.values()], point.totals
         if n is not None:
             row += [str(n.n_splits), str(n.n_copies), format_bytes(n.copy_bytes)]
             row += [str(n.nodes_per_backend.get(b, 0)) for b in backends]

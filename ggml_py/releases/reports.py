@@ -9,6 +9,7 @@ from xml.etree import ElementTree
 
 from ..export.palette import fills
 from ..plan import Plan
+from ..trace.foreign import markdown, visible
 from ..trace.names import counted
 from ..trace.planned import format_bytes
 from .compare import Compared, Comparison
@@ -37,9 +38,9 @@ def to_junit(found: Comparison, unexpected: Collection[str]) -> str:
     suites.append(suite)
     ElementTree.indent(suites)
     for element in suites.iter():
-        element.text = _plain(element.text or "") or None
+        element.text = visible(element.text or "") or None
         for key, value in element.items():
-            element.set(key, _plain(value))
+            element.set(key, visible(value))
     return ElementTree.tostring(suites, encoding="unicode", xml_declaration=True) + "\n"
 
 
@@ -51,7 +52,7 @@ def to_markdown(found: Comparison, unexpected: Collection[str]) -> str:
         lines += ["| case | what is different | |", "|---|---|---|"]
     for row in rows[:_SHOWN]:
         allowed = "" if row.case in unexpected else "allowed"
-        lines.append(f"| {_cell(row.case)} | {_cell(row.headline())} | {allowed} |")
+        lines.append(f"| {markdown(row.case)} | {markdown(row.headline())} | {allowed} |")
     if len(rows) > _SHOWN:
         lines.append(f"| and {counted(len(rows) - _SHOWN, 'more case')} | | |")
     if rows:
@@ -66,7 +67,7 @@ def to_markdown(found: Comparison, unexpected: Collection[str]) -> str:
     without = [row for row in found.rows if all(row.errors)]
     if without:
         lines += ["", f"Without a plan on either side: {', '.join(row.case for row in without)}"]
-    return _plain("\n".join(lines)) + "\n"
+    return visible("\n".join(lines)) + "\n"
 
 
 def details(row: Compared) -> list[str]:
@@ -84,7 +85,7 @@ def to_html(found: Comparison, unexpected: Collection[str]) -> str:
     return (
         '<!doctype html><html lang="en"><meta charset="utf-8">'
         f"<title>{escape(found.headline())}</title><style>{_STYLE}</style>"
-        f"<h1>{escape(found.headline())}</h1>{_plain(rows)}</html>\n"
+        f"<h1>{escape(found.headline())}</h1>{visible(rows)}</html>\n"
     )
 
 
@@ -127,18 +128,6 @@ def _strip(plan: Plan) -> str:
     names = dict.fromkeys(s.backend for s in plan.splits)
     legend = " ".join(f'<em style="background:{colors[n]}"></em>{escape(n)}' for n in names)
     return f'<div class="strip">{parts}</div>{legend}'
-
-
-def _cell(text: str) -> str:
-    """For a cell of a Markdown table, where names mean nothing but themselves."""
-    return re.sub(r"([\\`*_\[\]|])", r"\\\1", escape(text, quote=False)).replace("\n", " ")
-
-
-def _plain(text: str) -> str:
-    """Without what XML cannot have, and what a terminal would obey: names may have any bytes."""
-    return re.sub(
-        r"[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff\ufffe\uffff]", "\N{REPLACEMENT CHARACTER}", text
-    )
 
 
 _STYLE = """

@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 
+from ...trace.foreign import visible
+
 _SLOW = 0.3  # seconds; anything faster shows no bar
 _PAUSE = 0.1  # seconds between two redraws
 
@@ -20,12 +22,13 @@ def bar(what: str, wanted: bool = True, at_once: bool = False) -> Iterator[Calla
         yield lambda _share: None
         return
     from rich.console import Console
+    from rich.markup import escape
     from rich.progress import Progress
 
     console = Console(stderr=True)
     with ExitStack() as stack:
         shown = Progress(console=console, transient=True, auto_refresh=False)
-        task = shown.add_task(what, total=1.0)
+        task = shown.add_task(escape(visible(what)), total=1.0)
         due = time.monotonic() + (0.0 if at_once else _SLOW)
 
         def stop() -> None:

@@ -13,6 +13,7 @@ from itertools import pairwise, product
 from typing import Any, TypeAlias
 
 from .. import causes
+from ..foreign import visible
 from ..names import counted, label, quoted, shape
 from ..planned import Planned, PlanTensor, format_bytes
 from ..refusals import OP, refused
@@ -361,6 +362,7 @@ def _progress(wanted: bool | None) -> Iterator[Progress]:
         yield lambda _what, _builds: None
         return
     from rich.console import Console
+    from rich.markup import escape
     from rich.progress import Progress as Bar
 
     console = Console(stderr=True)
@@ -373,7 +375,7 @@ def _progress(wanted: bool | None) -> Iterator[Progress]:
             if builds:
                 bar.update(task, total=total)
             else:
-                bar.update(task, advance=1, description=f"plans, {what}")
+                bar.update(task, advance=1, description=escape(visible(f"plans, {what}")))
 
         yield show
 
