@@ -128,14 +128,14 @@ for verb in (
 
 
 class _Stream:
-    """Standard output or error: text that is printed cannot control the terminal. Consoles of rich
-    write to the stream itself."""
+    """Standard output or error: text that is printed cannot control the terminal, and has no names
+    of temporary files and no passwords. Consoles of rich write to the stream itself."""
 
     def __init__(self, stream: TextIO) -> None:
         self.rich_proxied_file = stream  # rich's name for it
 
     def write(self, text: str) -> int:
-        return self.rich_proxied_file.write(visible(text))
+        return self.rich_proxied_file.write(visible(as_given(text)))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.rich_proxied_file, name)
@@ -151,7 +151,7 @@ def main() -> None:
     except click.ClickException as error:
         said = io.StringIO()
         error.show(file=said)
-        click.echo(as_given(said.getvalue()), nl=False, err=True)
+        click.echo(said.getvalue(), nl=False, err=True)
         sys.exit(error.exit_code)
     except (click.Abort, KeyboardInterrupt):
         click.echo("stopped", err=True)
@@ -166,6 +166,6 @@ def main() -> None:
         else:
             # str() of a KeyError is the message in quotation marks
             message = error.args[0] if isinstance(error, KeyError) and error.args else error
-            text = with_flags(as_given(str(message)), _WARNINGS.command)
+            text = with_flags(str(message), _WARNINGS.command)
             click.echo(f"error: {text}", err=True)
         sys.exit(1)

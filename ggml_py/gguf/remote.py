@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,9 +23,13 @@ PIECE = 1 << 20  # bytes of the first range; each further one is twice as long
 _MOST_PIECE = 16 << 20
 _TRIES = 4
 _SECONDS = 30  # without an answer
+_MOST_HEADER = 512 << 20  # bytes: the largest header that is known has 20 MiB
+_MOST_PARTS = 1000  # of a split model
+_SLOWEST = 4096  # bytes per second, over `_SECONDS` and more
+_SECRET = re.compile(r"(?i)((?:^|&)[^=&]*(?:token|sig|key|secret|passw|auth|cred)[^=&]*)=[^&]*")
 _PART = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$")
 
-_NAMES: dict[str, str] = {}  # of temporary files and folders, for messages
+_NAMES: dict[str, str] = {}  # of temporary files and folders, and of addresses with secrets
 
 Progress = Callable[[int, int], object]
 
@@ -46,7 +51,10 @@ def header_of(address: str, progress: Progress | None = None) -> Iterator[Path]:
     """
     with tempfile.TemporaryDirectory(prefix="ggml_py-") as folder:
         first = Path(folder) / _name_of(address)
-        with named(folder, address.rpartition("/")[0]), named(first, address):
+        name = shown(address)
+        if name != address:
+            _NAMES[address] = name
+        with named(folder, name.rpartition("/")[0]), named(first, name):
             _fetch(address, first, progress)
             for other in _others(address):
                 _fetch(other, Path(folder) / _name_of(other), progress)
@@ -71,6 +79,15 @@ def as_given(text: str) -> str:
     return text
 
 
+def shown(address: str) -> str:
+    """An address without its password and without values of its query that look like secrets."""
+    parts = urlsplit(address)
+    user, at, host = parts.netloc.rpartition("@")
+    name, colon, _password = user.partition(":")
+    netloc = f"{name}{colon and ':***'}{at}{host}"
+    return parts._replace(netloc=netloc, query=_SECRET.sub(r"\1=***", parts.query)).geturl()
+
+
 def _name_of(address: str) -> str:
     name = unquote(urlsplit(address).path).rpartition("/")[2] or "model"
     return name if name.endswith(".gguf") else f"{name}.gguf"
@@ -81,6 +98,11 @@ def _others(address: str) -> list[str]:
     found = _PART.search(urlsplit(address).path)
     if found is None or int(found[1]) != 1:
         return []
+    if int(found[2]) > _MOST_PARTS:
+        raise GgufError(
+            f"{shown(address)}: its name says {int(found[2]):,} parts, expected at most "
+            f"{_MOST_PARTS:,}"
+        )
     return [
         address.replace(found[0], f"-{i:05}-of-{found[2]}.gguf")
         for i in range(2, int(found[2]) + 1)
@@ -102,6 +124,10 @@ def _fetch(address: str, path: Path, progress: Progress | None) -> None:
                 progress(have, total)
             if have >= total or _is_complete(path):
                 break
+            if have >= _MOST_HEADER:
+                raise GgufError(
+                    f"{shown(address)}: its header does not end within {_MOST_HEADER >> 20:,} MiB"
+                )
             piece = min(2 * piece, _MOST_PIECE)
         file.truncate(total)
 
@@ -121,24 +147,40 @@ def _is_complete(path: Path) -> bool:
 def _range(session: Any, address: str, start: int, end: int, total: int) -> tuple[bytes, int]:
     """Bytes [start, end) of the file, or fewer at its end, and its length."""
     import requests
+    from urllib3.exceptions import HTTPError
 
-    got, last = b"", None
+    got, last, name = b"", None, shown(address)
     for _ in range(_TRIES):
         headers = {"Range": f"bytes={start + len(got)}-{end - 1}", "Accept-Encoding": "identity"}
         try:
             with session.get(address, headers=headers, stream=True, timeout=_SECONDS) as answer:
-                total = _total(answer, address, start + len(got), total)
+                total = _total(answer, name, start + len(got), total)
                 wanted = min(end, total) - start
-                for part in answer.iter_content(1 << 16):
+                for part in _parts(answer.raw, name):
                     got += part
-                if len(got) >= wanted:
-                    return got[:wanted], total
+                    if len(got) >= wanted:
+                        return got[:wanted], total
                 last = f"the connection ended after {len(got):,} of {wanted:,} bytes"
         except requests.exceptions.SSLError as error:
-            raise GgufError(f"{address}: its certificate is not valid: {error}") from None
-        except requests.exceptions.RequestException as error:
+            raise GgufError(f"{name}: its certificate is not valid: {error}") from None
+        except (requests.exceptions.RequestException, HTTPError) as error:
             last = str(error) or type(error).__name__
-    raise GgufError(f"{address} cannot be read ({_TRIES} tries): {last}")
+    raise GgufError(f"{name} cannot be read ({_TRIES} tries): {last}")
+
+
+def _parts(body: Any, name: str) -> Iterator[bytes]:
+    """The bytes of an answer, as they come. Raises `GgufError` if they come too slowly."""
+    read = getattr(body, "read1", None) or (lambda _n: body.read(4096))  # urllib3 before 2.1
+    began, n = time.monotonic(), 0
+    while part := read(1 << 16):
+        n += len(part)
+        yield part
+        took = time.monotonic() - began
+        if took > _SECONDS and n < _SLOWEST * took:
+            raise GgufError(
+                f"{name}: {n:,} bytes came in {took:.0f} s, expected at least {_SLOWEST:,} in a "
+                "second: try again later, or download the model"
+            )
 
 
 def _total(answer: Any, address: str, start: int, before: int) -> int:
@@ -152,6 +194,10 @@ def _total(answer: Any, address: str, start: int, before: int) -> int:
         )
     if answer.status_code != 206:
         raise GgufError(f"{address}: the server answers {answer.status_code} {answer.reason}")
+    if (coding := answer.headers.get("Content-Encoding", "identity")) != "identity":
+        raise GgufError(
+            f"{address}: the server was asked for plain bytes and sends them as {coding!r}"
+        )
     found = re.fullmatch(r"bytes (\d+)-(\d+)/(\d+)", answer.headers.get("Content-Range", ""))
     if found is None or int(found[1]) != start:
         raise GgufError(

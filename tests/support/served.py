@@ -3,6 +3,7 @@
 import http.server
 import ssl
 import threading
+import time
 from contextlib import contextmanager
 
 
@@ -36,8 +37,15 @@ class Server(http.server.BaseHTTPRequestHandler):
         shown = first + 1 if "wrong place" in self.faults else first
         self.send_response(206)
         self.send_header("Content-Range", f"bytes {shown}-{shown + len(part) - 1}/{size}")
+        if "compressed" in self.faults:
+            self.send_header("Content-Encoding", "gzip")
         self.send_header("Content-Length", str(len(part)))
         self.end_headers()
+        if "slow" in self.faults:
+            for i in range(len(part)):
+                self.wfile.write(part[i : i + 1])
+                self.wfile.flush()
+                time.sleep(0.1)
         drops = "drops" in self.faults or ("drops once" in self.faults and len(self.asked) == 1)
         if drops:
             part = part[: 0 if "drops" in self.faults else len(part) // 2]

@@ -114,6 +114,10 @@ class Source:
         self.words: Sequence[str] | None = None  # a program's command line, which has the model
 
     def __str__(self) -> str:
+        if is_address(self.given):
+            from ...gguf.remote import shown
+
+            return shown(self.given)
         return _STDIN if self.given == "-" else self.given
 
     # --- what it is
@@ -182,7 +186,7 @@ class Source:
             return self.given
         from ...gguf.remote import header_of
 
-        with bar(f"reading the header of {self.given}") as show:
+        with bar(f"reading the header of {self}") as show:
             file = header_of(self.given, lambda n, total: show(n / total))
             return str(click.get_current_context().with_resource(file))
 

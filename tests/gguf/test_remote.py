@@ -1,0 +1,86 @@
+"""Headers at addresses: servers that never end, send too much, or have secrets in their address."""
+
+import subprocess
+import sys
+
+import pytest
+
+from ggml_py import GgufError
+from ggml_py.gguf import remote
+from ggml_py.models.synthetic import LlamaSpec, write_llama
+
+from ..support.served import serving
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("served")
+    write_llama(folder / "model.gguf", LlamaSpec(n_layer=1, n_embd=32, n_ff=32, n_vocab=300))
+    return folder
+
+
+def refused(address, match):
+    with pytest.raises(GgufError, match=match), remote.header_of(address):
+        pass
+
+
+def test_a_server_that_is_too_slow(folder, monkeypatch):
+    monkeypatch.setattr(remote, "_SECONDS", 0.5)
+    with serving(folder, "slow") as (address, _server):
+        refused(address, r"model.gguf: [1-9] bytes came in [01] s, expected at least 4,096 in")
+
+
+def test_a_server_that_compresses_what_it_sends(folder):
+    with serving(folder, "compressed") as (address, _server):
+        refused(address, "asked for plain bytes and sends them as 'gzip'")
+
+
+def test_a_header_that_never_ends(folder, monkeypatch):
+    monkeypatch.setattr(remote, "PIECE", 1000)
+    monkeypatch.setattr(remote, "_MOST_HEADER", 2000)
+    with serving(folder) as (address, _server):
+        refused(address, "model.gguf: its header does not end within 0 MiB")
+
+
+def test_a_name_with_more_parts_than_any_model_has(folder):
+    (folder / "m-00001-of-99999.gguf").write_bytes((folder / "model.gguf").read_bytes())
+    with serving(folder) as (address, server):
+        many = address.replace("model.gguf", "m-00001-of-99999.gguf")
+        refused(many, "its name says 99,999 parts, expected at most 1,000")
+        assert len(server.asked) < 5
+
+
+@pytest.mark.parametrize(
+    ("address", "shown"),
+    [
+        ("https://me:secret@host:1/m.gguf", "https://me:***@host:1/m.gguf"),
+        ("https://me@host/m.gguf?download=true", "https://me@host/m.gguf?download=true"),
+        ("http://host/m.gguf?a=1&access_token=x&b=2", "http://host/m.gguf?a=1&access_token=***&b=2"),
+        ("http://host/m.gguf?X-Amz-Signature=x", "http://host/m.gguf?X-Amz-Signature=***"),
+    ],
+)
+def test_secrets_of_an_address_are_not_shown(address, shown):
+    assert remote.shown(address) == shown
+
+
+def test_no_message_has_the_password(folder):
+    with serving(folder) as (address, _server):
+        given = address.replace("://", "://me:secret@")
+        with remote.header_of(given) as path:
+            assert remote.as_given(str(path)) == address.replace("://", "://me:***@")
+        with pytest.raises(GgufError) as failed, remote.header_of(given + "x"):
+            pass
+    assert "secret" not in str(failed.value) and "me:***@" in str(failed.value)
+
+
+def test_no_verb_prints_the_password(folder):
+    with serving(folder) as (address, _server):
+        given = address.replace("://", "://me:secret@")
+        for words in (["plan", given], ["plan", given, "--json"], ["plan", given + "x"],
+                      ["compare", given, given], ["diff", given, given]):  # fmt: skip
+            done = subprocess.run(
+                [sys.executable, "-m", "ggml_py", *words], capture_output=True, text=True,
+                check=False, cwd=folder,
+            )  # fmt: skip
+            printed = done.stdout + done.stderr
+            assert printed and "secret" not in printed, (words, printed[:500])
