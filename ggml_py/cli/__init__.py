@@ -127,14 +127,24 @@ for verb in (
     cli.add_command(verb.command)
 
 
+class _Closed(io.TextIOBase):
+    """In place of a standard output that is closed."""
+
+    def write(self, _text: str) -> int:
+        raise OSError("standard output is closed: there is nowhere to print to")
+
+
 class _Stream:
     """Standard output or error: text that is printed cannot control the terminal, and has no names
     of temporary files and no passwords. Consoles of rich write to the stream itself."""
 
-    def __init__(self, stream: TextIO) -> None:
-        self.rich_proxied_file = stream  # rich's name for it
+    def __init__(self, stream: TextIO | None) -> None:
+        """None: the process was started with a closed one."""
+        self.rich_proxied_file = _Closed() if stream is None else stream  # rich's name for it
 
     def write(self, text: str) -> int:
+        if not isinstance(text, str):  # click tries whether it takes bytes
+            raise TypeError(f"expected a str, got {type(text).__name__}")
         return self.rich_proxied_file.write(visible(as_given(text)))
 
     def __getattr__(self, name: str) -> Any:

@@ -116,9 +116,15 @@ def command(
             cache_types=[t for t in cache_types.split(",") if t], reserve=reserve << 20,
             plans=plans, seconds=seconds, build=not options["no_build"], progress=show,
         )  # fmt: skip
+    failure = ""
     if bench is not None:
-        found = _measured(found, str(bench), work, devices, rounds, as_json)
+        try:
+            found = _measured(found, str(bench), work, devices, rounds, as_json)
+        except ChildProcessError as error:
+            failure = str(error)
     echo_json(_data(found)) if as_json else _show(found)
+    if failure:
+        raise ChildProcessError(f"nothing was measured: {failure}")
 
 
 def _is_given(name: str) -> bool:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 _numbers = itertools.count()
+_SHOWN = 40  # characters of the name in that of the unfinished file: names have at most 255 bytes
 
 
 @contextmanager
@@ -28,7 +29,7 @@ def whole_file(path: Path, replace: bool = True) -> Iterator[BinaryIO]:
             yield out
         return
     # In the same folder, so it can be renamed. Each call, on any thread, has its own name.
-    part = path.with_name(f"{path.name}.part{os.getpid()}-{next(_numbers)}")
+    part = path.with_name(f"{path.name[:_SHOWN]}.part{os.getpid()}-{next(_numbers)}")
     try:
         with part.open("xb") as out:
             yield out

@@ -44,6 +44,8 @@ def kept_in(folder: Path) -> list[Kept]:
     recipes = _recipes(folder)
     found = []
     for path in sorted(folder.iterdir()):
+        if path.name.endswith((PLAN, RECORD)):
+            _check_inside(path, folder)
         if path.name.endswith(PLAN):
             name = path.name.removesuffix(PLAN)
             plan = _read(path)
@@ -89,6 +91,14 @@ def update(kept: Sequence[Kept], made: Sequence[Made]) -> list[Path]:
     return written
 
 
+def _check_inside(path: Path, folder: Path) -> None:
+    """Raises ValueError for a file elsewhere: somebody else may have made the folder."""
+    if not path.resolve().is_relative_to(folder.resolve()):
+        raise ValueError(
+            f"{path} is {path.resolve()}, outside the folder: expected a file that is in {folder}"
+        )
+
+
 def _natural(name: str) -> list[tuple[int, str]]:
     """For sorting: numbers by their value, so that plan 10 of a record comes after plan 9."""
     return [(int(part) if part.isdigit() else -1, part) for part in re.split(r"(\d+)", name)]
@@ -124,5 +134,6 @@ def _recipes(folder: Path) -> dict[str, tuple[str, ...]]:
             )
         if not (folder / model).is_file():
             raise ValueError(f"{path}:{number}: there is no {folder / model}")
+        _check_inside(folder / model, folder)
         found[name.strip()] = (str((folder / model).resolve()), *options)
     return found

@@ -17,7 +17,7 @@ from ggml_py.models.synthetic import LlamaSpec, write_llama
 from ggml_py.place import Flags, Way, Workload
 from ggml_py.place.measure import Measured, bench_line, find_program, measure, noise
 
-from ..support.cli_runs import fails, ok
+from ..support.cli_runs import ok, run
 from ..support.measured import knows_all
 
 # A llama-bench whose seconds are those in its environment, by the number of threads.
@@ -101,8 +101,10 @@ def test_rounds_take_turns(folder, bench):
 
 
 def test_a_program_that_fails_is_said(folder, bench):
-    error = fails(*placed(folder, bench({"1": None, "2": 1.0}), "-t", 1))
-    assert "failed (1):" in error and "error: no such thing" in error
+    done = run(*placed(folder, bench({"1": None, "2": 1.0}), "-t", 1))
+    assert done.returncode == 1 and "nothing was measured: " in done.stderr
+    assert "failed (1):" in done.stderr and "error: no such thing" in done.stderr
+    assert "to run: llama-server" in done.stdout  # what was predicted is not lost
 
 
 def test_others_are_measured_where_one_fails(folder, bench):

@@ -152,6 +152,23 @@ def test_other_mistakes(tmp_path):
     )
 
 
+def test_files_outside_the_folder_are_neither_read_nor_written(folder, tmp_path_factory):
+    """A folder may come from somebody else."""
+    outside = tmp_path_factory.mktemp("outside")
+    write_llama(outside / "small.gguf", LlamaSpec(n_layer=1, n_vocab=300))
+    for model in (outside / "small.gguf", f"../{outside.name}/small.gguf"):
+        (folder / "cases.txt").write_text(f"a: {model} -d CPU\n")
+        assert "outside the folder: expected a file that is in" in fails("ci", folder)
+    (folder / "cases.txt").unlink()
+    there = outside / "theirs.json.gz"
+    planned_otherwise(CASES["experts in host memory"]).to_json(there)
+    before = there.read_bytes()
+    (folder / "experts.json.gz").unlink()
+    (folder / "experts.json.gz").symlink_to(there)
+    assert "outside the folder" in fails("ci", folder, "--update")
+    assert there.read_bytes() == before
+
+
 def test_what_was_never_planned_fails(folder):
     """Neither a kept plan nor one now: there is nothing that could pass."""
     write_llama(folder / "small.gguf", LlamaSpec(n_layer=2, n_vocab=512))

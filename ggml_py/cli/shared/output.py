@@ -7,10 +7,16 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ...files.writing import whole_file
+
 if TYPE_CHECKING:
     from ...cost import Machine
     from ...plan import Plan
     from ...run import Run
+
+
+class _NotWrittenError(Exception):
+    """It could be written; nothing was."""
 
 
 def check_output(
@@ -31,7 +37,16 @@ def check_target(path: str, force: bool) -> None:
     folder = Path(path).absolute().parent
     if not folder.is_dir():
         raise FileNotFoundError(f"{path}: cannot be written: there is no folder {folder}")
-    if Path(path).exists() and not force:
+    try:
+        there = Path(path).exists()
+        if not there:
+            with whole_file(Path(path), replace=False):
+                raise _NotWrittenError
+    except _NotWrittenError:
+        return
+    except OSError as error:
+        raise OSError(f"{path}: cannot be written: {error.strerror}") from None
+    if there and not force:
         raise FileExistsError(f"{path} already exists: --force replaces it")
 
 

@@ -1,0 +1,34 @@
+"""Standard output that is closed, and files that cannot be written."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ..support.cli_runs import fails, ok
+
+KEPT = next(Path(__file__).parents[1].glob("releases/kept/*.json.gz"))
+
+
+@pytest.mark.parametrize("words", [["devices"], ["releases", "--json"]])
+def test_a_closed_standard_output_is_an_error(words):
+    program = [sys.executable, "-m", "ggml_py", *words]
+    done = subprocess.run(
+        ["sh", "-c", '"$@" >&-', "sh", *program], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1, done.stderr
+    assert done.stderr == "error: standard output is closed: there is nowhere to print to\n"
+
+
+def test_a_name_as_long_as_the_system_allows(tmp_path):
+    name = tmp_path / f"{'x' * 250}.json"
+    ok("plan", KEPT, "-o", name)
+    assert [path.name for path in tmp_path.iterdir()] == [name.name]
+    too_long = tmp_path / f"{'x' * 251}.json"
+    assert "cannot be written: File name too long" in fails("plan", KEPT, "-o", too_long)
+
+
+@pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="needs a folder nobody can write to")
+def test_what_cannot_be_written_is_said_before_anything_is_measured():
+    assert "/proc/x.json: cannot be written: " in fails("calibrate", "-o", "/proc/x.json")
