@@ -46,7 +46,7 @@ def new_native(size: int, what: str) -> Any:
 
 
 # The sizes of 2048 tensors must sum without wrapping 64 bits (native/op_checks.h).
-_MOST_BYTES = 1 << 53
+MOST_BYTES = 1 << 53
 
 
 class Context(AnyContext, CustomOps):
@@ -119,7 +119,7 @@ class Context(AnyContext, CustomOps):
             raise ArgumentError(
                 f"ne0 {ne[0]}: {ggml_type.name.lower()} has blocks of {block} elements"
             )
-        if math.prod(ne) // block * lib.ggml_type_size(ggml_type) > _MOST_BYTES:
+        if math.prod(ne) // block * lib.ggml_type_size(ggml_type) > MOST_BYTES:
             raise ArgumentError(f"ne {list(ne)}: no machine addresses that many bytes")
         tensor = Tensor(lib.ggml_new_tensor(self.ptr, ggml_type, len(ne), list(ne)), self)
         if name is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from .. import enums
+from ..graphs.node import N_SOURCES
 from ..trace.record import VIEW_OPS
 from .drawing import Drawing, Drawn
 from .placing_cases import reordered
@@ -54,7 +55,9 @@ def every_op() -> Drawing:
     for op in enums.Op:
         if op.name not in ("NONE", "COUNT", "CUSTOM", *VIEW_OPS) and not op.name.startswith("MAP_"):
             x = g.node("CONT", a, name=f"before-{op.name.lower()}", pin=GPU)
-            g.node(op.name, x, a, kind=kinds.get(op.name, ""), flags=("output",), supports=(GPU,))
+            src = [x, *[a] * max(1, N_SOURCES.get(op.name, 1) - 1)]
+            kind = kinds.get(op.name, "")
+            g.node(op.name, *src, kind=kind, flags=("output",), supports=(GPU,))
     larger = g.node("CONT", g.input(ne=(64, 16, 1, 1)), pin=GPU, name="larger")
     g.node("SQR", larger, ne=(64, 8, 1, 1), supports=(GPU,), name="smaller")
     return g

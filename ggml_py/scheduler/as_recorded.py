@@ -15,6 +15,7 @@ from ..backends.device import devices as all_devices
 from ..backends.sharing import changing
 from ..boundary.ffi import ffi, lib
 from ..errors import AbortError, AllocError, ArgumentError
+from ..graphs.node import CUSTOM_OPS
 from ..plan import Plan
 from ..sim.assumed import assuming
 from ..sim.device import SimDevice, sim_device
@@ -164,7 +165,7 @@ class AsRecorded:
         `MAX_FLOPS`). The graph that is reserved is that of `reserve`, if given; `in_depth` computes
         it more often, in other ways (`run_again`). C: ggml_backend_sched_reserve,
         ggml_backend_sched_alloc_graph, ggml_backend_sched_graph_compute"""
-        why_not = _too_much(plan)
+        why_not = _not_computed(plan)
         if not self._scheduler._tracing:
             why_not = "not computed: this build of ggml is not instrumented"
         reserved: dict[str, int] = {}
@@ -216,7 +217,7 @@ class AsRecorded:
         simulated = [device.name for device in self._devices if isinstance(device, SimDevice)]
         if simulated:
             raise ArgumentError(f"{', '.join(simulated)} is simulated here, on the CPU")
-        if why_not := _too_much(plan):
+        if why_not := _not_computed(plan):
             raise ArgumentError(why_not)
         with self._ready(plan, True) as (scheduler, made, _steps):
             if why_not := self._cannot_compute(made.memory):
@@ -291,8 +292,11 @@ class AsRecorded:
         return ""
 
 
-def _too_much(plan: Plan) -> str:
+def _not_computed(plan: Plan) -> str:
     """Why the graph is not computed; "" if it is."""
+    custom = next((node.op for node in plan.nodes if node.op in CUSTOM_OPS), None)
+    if custom is not None:
+        return f"not computed: {custom} calls a function of the program that made the graph"
     nbytes = sum(t.nbytes for t in plan.capture.tensors if t.view_src < 0)
     if nbytes > MAX_BYTES:
         return f"not computed: {format_bytes(nbytes)} of data, above {format_bytes(MAX_BYTES)}"

@@ -12,15 +12,18 @@ import numpy as np
 from .. import enums
 from ..backends.buffer import BufferType
 from ..backends.device import Device
-from ..boundary.ffi import ffi, lib, text
+from ..boundary.arguments import integer
+from ..boundary.ffi import NULL, ffi, lib
 from ..errors import ArgumentError
 from ..graphs.context import Context
 from ..graphs.graph import Graph
+from ..graphs.node import new_tensor, set_op, set_view
 from ..tensors.tensor import Tensor
 from ..trace.record import NODE, VIEW_OPS, BufferRecord, Capture, TensorRecord
 
 # Where tensors with memory are said to be: backends compare, and nobody reads.
 _BASE, _STEP = 1 << 44, 1 << 30
+_INT_MAX = (1 << 31) - 1
 
 
 class Places:
@@ -143,15 +146,14 @@ def rebuilt(capture: Capture, places: Places, data: bool = False) -> Iterator[Re
     size = len(capture.tensors)
     with contextlib.ExitStack() as stack:
         context = stack.enter_context(Context())
-        raw = [_tensor(context, t) for t in capture.tensors]
+        raw = [new_tensor(context, t.type, t.ne, t.nb, t.name) for t in capture.tensors]
         in_memory: dict[tuple[int, str], tuple[BufferType, list[TensorRecord]]] = {}
         for t, tensor in zip(capture.tensors, raw, strict=True):
-            for i, source in enumerate(t.src):
-                if source >= 0:
-                    tensor.src[i] = raw[source]
+            src = [raw[i] if i >= 0 else NULL for i in t.src]
+            set_op(tensor, t.op, t.op_desc, t.op_params, src)
+            tensor.flags = sum(_FLAGS.get(flag, 0) for flag in t.flags)  # older releases have fewer
             if t.view_src >= 0:
-                tensor.view_src = raw[t.view_src]
-                tensor.view_offs = t.view_offs
+                set_view(tensor, raw[t.view_src], t.view_offs, inside=data)
             if t.buffer >= 0:
                 buft = places.of(t, capture.buffers[t.buffer])
                 in_memory.setdefault((t.buffer, buft.name), (buft, []))[1].append(t)
@@ -170,7 +172,7 @@ def rebuilt(capture: Capture, places: Places, data: bool = False) -> Iterator[Re
                 raw[t.id].buffer = buffer.ptr
                 raw[t.id].data = ffi.cast("void *", _BASE + _STEP * t.id)
         for t, tensor in zip(capture.tensors, raw, strict=True):
-            if t.view_src < 0 or raw[t.view_src].data == ffi.NULL:
+            if t.view_src < 0 or raw[t.view_src].data == NULL:
                 continue
             if data:
                 lib.ggml_backend_view_init(tensor)
@@ -181,7 +183,8 @@ def rebuilt(capture: Capture, places: Places, data: bool = False) -> Iterator[Re
             for node in nodes:
                 node.flags |= _FLAGS.get("compute", 0)
         leafs = [raw[i] for i in capture.leaf_ids]
-        counts = [capture.tensors[i].use_count for i in (*range(len(nodes)), *capture.leaf_ids)]
+        users = [capture.tensors[i] for i in (*range(len(nodes)), *capture.leaf_ids)]
+        counts = [integer(f"use_count of '{t.name}'", t.use_count, 0, _INT_MAX) for t in users]
         native = lib.ggml_new_graph_custom(context.ptr, size, False)
         lib.gp_graph_fill(
             native, ffi.new("struct ggml_tensor *[]", nodes), len(nodes),
@@ -210,36 +213,4 @@ def _offsets(buft: BufferType, tensors: Sequence[Any]) -> tuple[list[int], int]:
     return found, at
 
 
-def _tensor(context: Context, t: TensorRecord) -> Any:
-    op = _OPS.get(t.op)
-    type_ = _TYPES.get(t.type)
-    if op is None or type_ is None:
-        raise ArgumentError(
-            f"'{t.name}' is a {t.op} of type {t.type}: release {enums.UPSTREAM} has no such "
-            f"{'op' if op is None else 'type'}"
-        )
-    tensor = lib.ggml_new_tensor(context.ptr, type_, 4, [0, 1, 1, 1])
-    tensor.ne, tensor.nb = list(t.ne), list(t.nb)
-    lib.ggml_set_name(tensor, t.name.encode())
-    tensor.op = op
-    for i, word in enumerate(t.op_params):
-        tensor.op_params[i] = word
-    if kinds := _KINDS.get(t.op):  # releases number them otherwise
-        if t.op_desc not in kinds:
-            raise ArgumentError(
-                f"'{t.name}' is a {t.op_desc} of type {t.type}: release {enums.UPSTREAM} has no "
-                "such op"
-            )
-        tensor.op_params[0] = kinds[t.op_desc]
-    tensor.flags = sum(_FLAGS.get(flag, 0) for flag in t.flags)  # older releases have fewer
-    return tensor
-
-
-_OPS = {text(lib.ggml_op_name(op)): int(op) for op in enums.Op if op.name != "COUNT"}
-_TYPES = {text(lib.ggml_type_name(t)): int(t) for t in enums.Type if t.name != "COUNT"}
 _FLAGS = {flag.name.lower(): int(flag) for flag in enums.TensorFlag if flag.name}
-# The numbers of the ops that are one op with a kind in op_params[0].
-_KINDS = {
-    "UNARY": {text(lib.ggml_unary_op_name(k)): int(k) for k in enums.UnaryOp if k.name != "COUNT"},
-    "GLU": {text(lib.ggml_glu_op_name(k)): int(k) for k in enums.GluOp if k.name != "COUNT"},
-}

@@ -16,7 +16,7 @@ from ..boundary.ffi import BUILD, NULL, ffi, lib, text
 from ..errors import ArgumentError, NotBuiltError
 from ..files.reading import decoded, read_file
 from ..graphs.context import Context
-from ..graphs.from_call import node_of_call
+from ..graphs.node import node_of_call
 from ..tensors.tensor import Tensor
 from .profile import Decision, recorded_call
 from .profiles import vulkaninfo

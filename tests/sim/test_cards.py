@@ -11,7 +11,7 @@ import pytest
 
 import ggml_py as ggml
 from ggml_py.boundary.ffi import BUILD
-from ggml_py.graphs.from_call import N_SOURCES
+from ggml_py.graphs.node import N_SOURCES
 from ggml_py.models import load
 from ggml_py.models.synthetic import LlamaSpec, write_llama
 from ggml_py.sim.card import _MEMORY, card_backends, card_names, card_properties

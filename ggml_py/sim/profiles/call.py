@@ -85,6 +85,9 @@ def call_of_record(tensor: Any, tensors: Sequence[Any]) -> Call:
         places=tuple(
             SELF if i == tensor.id else found.index(i) if i >= 0 else -1 for i in tensor.src
         ),
-        params=(*tensor.op_params, *(0,) * 16)[:16],  # the record omits trailing zeros
+        params=(
+            *tensor.op_params,
+            *(0,) * (16 - len(tensor.op_params)),
+        ),  # trailing zeros are omitted
         views=tuple(views),
     )
