@@ -17,7 +17,7 @@ from .. import enums
 from ..boundary.arguments import integer
 from ..boundary.ffi import NULL, lib, text
 from ..errors import ArgumentError
-from ..sim.profiles.call import SELF, Call, Operand
+from ..sim.profiles.call import SELF, Call, Four, Operand
 from ..tensors.tensor import Tensor
 from .context import MOST_BYTES, Context
 
@@ -40,7 +40,7 @@ N_SOURCES = {
 }  # fmt: skip
 # Ops whose op_params have the address of a function in the program that made them.
 CUSTOM_OPS = frozenset({"MAP_CUSTOM1", "MAP_CUSTOM2", "MAP_CUSTOM3", "CUSTOM"})
-_MAX_SRC, _N_PARAMS = lib.GGML_MAX_SRC, 16  # words of op_params
+MAX_SRC, N_PARAMS = lib.GGML_MAX_SRC, 16  # sources; words of op_params
 _INT32 = 1 << 31
 
 
@@ -88,7 +88,7 @@ def set_op(tensor: Any, op: str, desc: str, params: Sequence[int], src: Sequence
             f"'{text(tensor.name)}' is a {op} with {have} of its sources: release "
             f"{enums.UPSTREAM} has {need}. Was it recorded with another release?"
         )
-    for what, n, most in (("sources", len(src), _MAX_SRC), ("op_params", len(params), _N_PARAMS)):
+    for what, n, most in (("sources", len(src), MAX_SRC), ("op_params", len(params), N_PARAMS)):
         if n > most:
             raise ArgumentError(f"'{text(tensor.name)}' has {n} {what}: expected at most {most}")
     tensor.op = number
@@ -157,11 +157,11 @@ def block_of(type_: str) -> tuple[int, int]:
     return int(lib.ggml_blck_size(number)), int(lib.ggml_type_size(number))
 
 
-def packed(type_: str, ne: Sequence[int]) -> tuple[int, ...]:
+def packed(type_: str, ne: Sequence[int]) -> Four:
     """The strides of a contiguous tensor, in bytes."""
     block, size = block_of(type_)
-    nb = [size, size * (ne[0] // block)]
-    return (*nb, nb[1] * ne[1], nb[1] * ne[1] * ne[2])
+    row = size * (ne[0] // block)
+    return (size, row, row * ne[1], row * ne[1] * ne[2])
 
 
 @cache

@@ -18,9 +18,9 @@ from ..files.reading import decoded, read_file
 from ..graphs.context import Context
 from ..graphs.node import node_of_call
 from ..tensors.tensor import Tensor
-from .profile import Decision, recorded_call
+from .profile import Decision
 from .profiles import vulkaninfo
-from .profiles.call import Call
+from .profiles.call import Call, recorded_call
 from .profiles.cards import CARDS, OF_BACKEND, Card
 
 # The property that is the memory in bytes.

@@ -19,7 +19,7 @@ from typing import Any
 
 from ..errors import ArgumentError
 from ..files.reading import decoded, read_file
-from .profiles.call import VIEWS, Call, Operand, block_size, call_of_record
+from .profiles.call import VIEWS, Call, Operand, block_size, recorded_call
 
 log = logging.getLogger("ggml_py")
 NOT_ON_RECORD = "not on record"
@@ -169,13 +169,3 @@ def _read(path: Path) -> dict[str, bool]:
     if not found:
         raise ArgumentError(f"{path} has no op of a test file: expected {_MADE_BY}")
     return found
-
-
-def recorded_call(plan: Any, record: Any) -> Call:
-    """The op call of a tensor of a plan. Raises `ArgumentError` for a plan from a debug log."""
-    if plan.capture.source != "scheduler":
-        raise ArgumentError(
-            f"'{record.name}' of a plan from a {plan.capture.source}, which has no shapes or "
-            "parameters: expected a plan that a scheduler made (`Plan.to_json` keeps it)"
-        )
-    return call_of_record(record, plan.capture.tensors)

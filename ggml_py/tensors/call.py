@@ -6,7 +6,7 @@ from typing import Any
 
 from .. import enums
 from ..boundary.ffi import NULL, lib, text
-from ..sim.profiles.call import SELF, Call, Four, Operand
+from ..sim.profiles.call import SELF, Call, Operand, four
 from .tensor import Tensor
 
 
@@ -18,9 +18,6 @@ def call_of(tensor: Tensor) -> Call:
         whole = None if view == NULL else four(view.ne)
         type_ = enums.Type(ptr.type).name.lower()
         return Operand(type_, four(ptr.ne), four(ptr.nb), whole, text(ptr.name))
-
-    def four(values: Any) -> Four:
-        return (values[0], values[1], values[2], values[3])
 
     ptr = tensor.ptr
     root, src = ptr.view_src, list(ptr.src)

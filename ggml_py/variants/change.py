@@ -17,8 +17,9 @@ from typing import Any, TypeAlias
 from .. import enums
 from ..boundary.ffi import lib
 from ..errors import GgmlError
+from ..graphs.node import block_of
 from ..tensors.op_settings import OpSettings
-from .making import block_of
+from .operand import changed, contiguous
 from .rebuild import Replay, State
 
 # A size: (source, dimension), the name of an argument, or (-1, dimension) of a result that is made
@@ -37,15 +38,15 @@ _TIES: dict[str, tuple[tuple[Slot, ...], ...]] = {
 _MOST_COMBINATIONS = 100  # combinations of sizes tried for one group
 
 _FAMILIES = (
-    ("F32", "F16", "BF16", "F64"),
-    ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q1_0", "Q2_0"),
-    ("Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K"),
-    ("IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S", "IQ4_NL", "IQ4_XS"),
-    ("TQ1_0", "TQ2_0", "MXFP4", "NVFP4"),
-    ("I8", "I16", "I32", "I64"),
+    ("f32", "f16", "bf16", "f64"),
+    ("q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q1_0", "q2_0"),
+    ("q2_k", "q3_k", "q4_k", "q5_k", "q6_k"),
+    ("iq1_s", "iq1_m", "iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs", "iq3_s", "iq4_nl", "iq4_xs"),
+    ("tq1_0", "tq2_0", "mxfp4", "nvfp4"),
+    ("i8", "i16", "i32", "i64"),
 )
-_USUAL = ("F16", "F32", "BF16", "Q8_0", "Q4_0")
-_INTERNAL = ("Q8_1", "Q8_K", "COUNT")  # dot products convert their other operand to these
+_USUAL = ("f16", "f32", "bf16", "q8_0", "q4_0")
+_INTERNAL = ("q8_1", "q8_k", "count")  # dot products convert their other operand to these
 _INTEGERS = _FAMILIES[-1]
 
 
@@ -58,39 +59,38 @@ class Change:
     value: Any
 
 
-def types_near(type_: int) -> list[int]:
+def types_near(type_: str) -> list[str]:
     """The other types, nearest first. Types of its family come first, by difference in bits per
     element; of two equally near types the larger one is first. Next are f16, f32, bf16, q8_0 and
     q4_0, then the rest, again by bits."""
-    name = enums.Type(type_).name
-    family = next((f for f in _FAMILIES if name in f), ())
+    family = next((f for f in _FAMILIES if type_ in f), ())
 
-    def bits(t: int) -> float:
-        block, size = block_of(t)
+    def bits(name: str) -> float:
+        block, size = block_of(name)
         return 8 * size / block
 
-    def far(t: enums.Type) -> tuple[float, ...]:
-        gap = (abs(bits(t) - bits(type_)), -bits(t), int(t))
-        if t.name in family:
+    def far(name: str) -> tuple[float, ...]:
+        gap = (abs(bits(name) - bits(type_)), -bits(name), enums.Type[name.upper()])
+        if name in family:
             return (0, *gap)
-        return (1, _USUAL.index(t.name)) if t.name in _USUAL else (2, *gap)
+        return (1, _USUAL.index(name)) if name in _USUAL else (2, *gap)
 
-    real = (t for t in enums.Type if t.name not in _INTERNAL and block_of(t)[0] > 0)
-    return [int(t) for t in sorted((t for t in real if t != type_), key=far)]
+    names = [t.name.lower() for t in enums.Type if t.name.lower() not in (*_INTERNAL, type_)]
+    return sorted((name for name in names if block_of(name)[0] > 0), key=far)
 
 
-def is_integer(type_: int) -> bool:
+def is_integer(type_: str) -> bool:
     """Whether it is an integer type, as of ids and positions."""
-    return enums.Type(type_).name in _INTEGERS
+    return type_ in _INTEGERS
 
 
 def apply(replay: Replay, state: State, change: Change) -> State | None:
     """The state with the change; None if no such tensor exists."""
     if change.kind == "contiguous":
-        return _with_source(state, change.target, state.sources[change.target].contiguous())
+        return _with_source(state, change.target, contiguous(state.sources[change.target]))
     if change.kind == "type" and isinstance(change.target, int):
         old = state.sources[change.target]
-        return _with_source(state, change.target, old.changed(change.value, old.ne))
+        return _with_source(state, change.target, changed(old, change.value, old.ne))
     if change.kind == "dimension":
         made: State | None = state
         for slot in change.target:
@@ -121,7 +121,7 @@ def _sized(state: State, slot: Slot, size: int) -> State | None:
     if index < 0:
         return replace(state, ne=(*state.ne[:d], size, *state.ne[d + 1 :]))
     old = state.sources[index]
-    return _with_source(state, index, old.changed(old.type, (*old.ne[:d], size, *old.ne[d + 1 :])))
+    return _with_source(state, index, changed(old, old.type, (*old.ne[:d], size, *old.ne[d + 1 :])))
 
 
 # ---- sizes
@@ -143,7 +143,7 @@ def step_of(state: State, group: Group) -> int:
 
 
 def _slots(replay: Replay) -> list[Slot]:
-    slots: list[Slot] = [(i, d) for i in range(len(replay.node.sources)) for d in range(4)]
+    slots: list[Slot] = [(i, d) for i in range(len(replay.node.operands)) for d in range(4)]
     slots += [name for name, kind in replay.recipe.kinds if kind == "int" and name != "mode"]
     if not replay.recipe.method:
         slots += [(-1, d) for d in range(4)]
@@ -177,8 +177,8 @@ def _group(replay: Replay, state: State, slots: list[Slot], slot: Slot, down: bo
             other = size - step if down else size + step
         if other < 1 or other % step:
             return False
-        changed = apply(replay, state, Change("dimension", group, other))
-        return changed is not None and replay.build(changed) is not None
+        made = apply(replay, state, Change("dimension", group, other))
+        return made is not None and replay.build(made) is not None
 
     # First the next size, which fits nothing by chance: a doubled one may fit by broadcasting.
     for special in (False, True):
@@ -210,13 +210,13 @@ def _choices(size: int, slot: Slot, peers: list[Slot], tied: Group) -> Iterator[
 def _tied(replay: Replay, state: State, slot: Slot) -> tuple[Slot, ...]:
     node, found = replay.node, set()
     names = {name for name, _ in replay.recipe.kinds}
-    for tie in _TIES.get(enums.Op(node.op).name, ()):
+    for tie in _TIES.get(node.kind, ()):
         there: list[Slot] = []
         for one in tie:
             if isinstance(one, str):
                 there += [one] if one in names else []
-            elif node.src[one[0] : one[0] + 1] and node.src[one[0]] >= 0:
-                there.append((node.src[one[0]], one[1]))
+            elif node.places[one[0] : one[0] + 1] and node.places[one[0]] >= 0:
+                there.append((node.places[one[0]], one[1]))
         if slot in there:
             found |= {s for s in there if size_of(state, s) == size_of(state, slot)}
     return tuple(sorted(found - {slot}, key=str))

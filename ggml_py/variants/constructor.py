@@ -1,7 +1,9 @@
 """Constructors: the methods of `Context` that make nodes, and where a node keeps their arguments.
 
-A node does not say what made it. For the committed release constructor_table.py knows; for the
-library of another release learn.py works it out from the node.
+A node does not say what made it. Nearly all constructors keep their tensors in src and their other
+arguments in op_params, in the order of their parameters; the tables here name the others. Whatever
+they say is checked against the node (rebuild.py), so an argument that another release keeps
+elsewhere makes no wrong node.
 """
 
 from __future__ import annotations
@@ -12,55 +14,122 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from .. import enums
+from ..graphs.node import N_PARAMS
 from ..graphs.ops import Ops
+from ..sim.profiles.call import Call
 
-Value = Any  # the value of an argument: int, float, bool, enum, Type, list of four
-WORDS = 16  # int32 words of op_params
+Value = Any  # the value of an argument: int, float, bool, enum, name of a type, list of four
 
-# Where a node keeps an argument.
-WORD = "word"  # in a word of op_params; `at` are the words that change with it, its own first
-SIZE = "size"  # it is a size of the result, which changes with it
-SHAPE = "shape"  # it is a size of the result that must change together with others
-TYPE = "type"  # it is the type of the result
-INPLACE = "inplace"  # whether the result is a view
-FIXED = "fixed"  # nowhere: `at` is the only value that it may have
+# Constructors that the name of their op does not reveal.
+_OTHERS = {"CPY": ("cast",), "GLU": ("swiglu_oai", "swiglu_clamp"), "UNARY": ("xielu",)}
+
+_ROPE: dict[str, Any] = {
+    "n_dims": 1, "mode": 2, "n_ctx_orig": 4, "freq_base": 5, "freq_scale": 6, "ext_factor": 7,
+    "attn_factor": 8, "beta_fast": 9, "beta_slow": 10, "sections": (11, 12, 13, 14),
+}  # fmt: skip
+_SIZES = {f"ne{d}": f"ne{d}" for d in range(4)}
+# By op: the place in src of a tensor; the word of op_params (and others that are computed from it),
+# or the size of the result, that is an argument; True or False for the only value that upstream
+# takes; None for an argument that no node keeps.
+_ELSEWHERE: dict[str, dict[str, Any]] = {
+    "CONT": _SIZES,
+    "GET_REL_POS": {"qh": "ne1", "kh": "ne1"},
+    "GLU": {"alpha": 2, "limit": 3},
+    "IM2COL_3D": {"IC": 9},
+    "IM2COL_BACK": {"ne": None},
+    "PAD": {"p0": 1, "p1": 3, "p2": 5, "p3": 7},
+    "REPEAT": _SIZES,
+    "ROPE": _ROPE,
+    "ROPE_BACK": _ROPE,
+    "SET": {"offset": 3},
+    "SET_ROWS": {"a": 2, "b": 0, "c": 1},
+    "SOLVE_TRI": {"left": True, "lower": True, "uni": False},
+    "TOP_K": {"k": "ne0"},
+    "UNARY": {"alpha_n": 1, "alpha_p": 2, "beta": (3, 1), "eps": 4},
+    "UPSCALE": {**_SIZES, "scale_factor": None},
+    "WIN_PART": {"w": (2, 0, 1)},
+    "WIN_UNPART": {"w0": "ne1", "h0": "ne2"},
+}
+_WHOLE = {"POOL_2D", "POOL_2D_BACK"}  # keep floats as whole numbers
 
 
 class Argument(NamedTuple):
-    """An argument other than a tensor, and where a node keeps it."""
+    """An argument other than a tensor. `at` is its place in a node: words of op_params, of which
+    the first has it, a size of the result ("ne0"), "type", "inplace", or its only value."""
 
     name: str
-    where: str
-    at: tuple[Any, ...] = ()
+    kind: str  # annotation
+    at: tuple[int, ...] | str | bool | None
+
+    @property
+    def words(self) -> tuple[int, ...]:
+        """The words of op_params that change with it."""
+        return self.at if isinstance(self.at, tuple) else ()
+
+    def value(self, node: Call) -> Value:
+        """The node's value for it."""
+        if self.at == "type":
+            return node.out.type
+        if self.at == "inplace":
+            return bool(node.views)
+        if isinstance(self.at, str):
+            return node.out.ne[int(self.at[2:])]
+        if not isinstance(self.at, tuple):
+            return self.at
+        words = [node.params[i] for i in self.at]
+        if self.kind.startswith("Sequence"):
+            return words
+        if self.kind.startswith("enums."):
+            by_number = {int(m): m for m in members(self.kind)}
+            return by_number.get(words[0], members(self.kind)[0])
+        if self.kind == "float" and node.kind not in _WHOLE:
+            return struct.unpack("f", struct.pack("i", words[0]))[0]
+        return {"float": float, "bool": bool}.get(self.kind, int)(words[0])
 
 
 class Constructor(NamedTuple):
-    """A method of `Context`, the place in `src` of each of its tensors, and its other arguments."""
+    """A method of `Context`, the place in src of each of its tensors, the tensors that it must
+    have, and its other arguments."""
 
     method: str
     operands: tuple[tuple[str, int], ...]
-    arguments: tuple[Argument, ...] = ()
-
-
-class Signature(NamedTuple):
-    """The parameters of a method: all names, the tensors among them, the required tensors, and
-    (name, annotation) of the others."""
-
-    names: tuple[str, ...]
-    tensors: tuple[str, ...]
     needed: frozenset[str]
-    kinds: tuple[tuple[str, str], ...]
+    arguments: tuple[Argument, ...]
 
 
 @cache
-def signature(method: str) -> Signature:
-    """The signature of a method of `Context`."""
-    given = list(inspect.signature(getattr(Ops, method)).parameters.values())[1:]
-    kinds = [(p.name, str(p.annotation)) for p in given]
-    tensors = tuple(name for name, kind in kinds if kind.startswith("Tensor"))
-    needed = frozenset(name for name, kind in kinds if kind == "Tensor")
-    names = tuple(name for name, _ in kinds)
-    return Signature(names, tensors, needed, tuple(one for one in kinds if one[0] not in tensors))
+def constructors_of(op: str, inplace: bool) -> tuple[Constructor, ...]:
+    """The methods that may make a node of this op, by their names: each is checked against it."""
+    words = set(op.lower().split("_"))
+    named = [n for n in vars(Ops) if not n.startswith("_") and words <= set(n.split("_"))]
+    names = [n for n in (*named, *_OTHERS.get(op, ())) if hasattr(Ops, n) and n != "ptr"]
+    found = [_constructor(n, op) for n in names if inplace or not n.endswith("_inplace")]
+    return tuple(
+        one for one in found
+        if all(a.at is not None and max(a.words, default=0) < N_PARAMS for a in one.arguments)
+    )  # fmt: skip
+
+
+def _constructor(method: str, op: str) -> Constructor:
+    elsewhere, word = _ELSEWHERE.get(op, {}), 0
+    operands: list[tuple[str, int]] = []
+    arguments: list[Argument] = []
+    parameters = list(inspect.signature(getattr(Ops, method)).parameters.values())[1:]
+    kinds = {p.name: str(p.annotation) for p in parameters}
+    for name, kind in kinds.items():
+        if kind.startswith("Tensor"):
+            operands.append((name, elsewhere.get(name, len(operands))))
+        elif name == "inplace" or kind.startswith("TypeLike"):
+            arguments.append(Argument(name, kind, "inplace" if name == "inplace" else "type"))
+        elif name in elsewhere:
+            place = elsewhere[name]
+            arguments.append(Argument(name, kind, (place,) if type(place) is int else place))
+        else:
+            at = range(word, word + (4 if kind.startswith("Sequence") else 1))
+            arguments.append(Argument(name, kind, tuple(at)))
+            word = at.stop
+    needed = frozenset(name for name, kind in kinds.items() if kind == "Tensor")
+    return Constructor(method, tuple(operands), needed, tuple(arguments))
 
 
 @cache
@@ -68,28 +137,3 @@ def members(kind: str) -> tuple[Any, ...]:
     """The members of the enum in an annotation such as "enums.Prec | int | str"."""
     enum = getattr(enums, kind.split(".")[1].split(" ")[0])
     return tuple(m for m in enum if m.name != "COUNT")
-
-
-def plain(kind: str, type_: int, number: int) -> Value:
-    """An argument of this kind, made from a number."""
-    if kind.startswith("TypeLike"):
-        return enums.Type(type_)
-    if kind.startswith("enums."):
-        return members(kind)[number % len(members(kind))]
-    if kind.startswith("Sequence"):
-        return [number] * 4
-    return {"float": float, "bool": bool}.get(kind, int)(number)
-
-
-def decode(kind: str, type_: int, params: tuple[int, ...], word: int) -> Value:
-    """The argument that op_params keeps at `word`; `type_` is the type of the result."""
-    words = (*params, 0, 0, 0, 0, 0)
-    word = min(word, WORDS)
-    if kind == "float":
-        return struct.unpack("f", struct.pack("i", words[word]))[0]
-    if kind.startswith("Sequence"):
-        return list((*words, 0, 0, 0)[word : word + 4])
-    if kind.startswith("enums."):
-        by_number = {int(m): m for m in members(kind)}
-        return by_number.get(words[word], members(kind)[0])
-    return plain(kind, type_, words[word])

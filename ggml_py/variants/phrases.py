@@ -8,6 +8,7 @@ from enum import IntEnum
 from typing import Any
 
 from ..boundary.ffi import lib, text
+from ..tensors.convert import type_of
 from ..trace.answers.variant import Variant
 from . import change as c
 from .change import Change
@@ -44,7 +45,7 @@ class Wording:
             return None, c.word_name(self.replay, change.target)[0] if word else change.target
         if isinstance(change.target, str):
             return None, "result"
-        place = self.replay.node.src.index(change.target)
+        place = self.replay.node.places.index(change.target)
         return place, self.replay.name(place)
 
     def _values(self, change: Change) -> tuple[Any, Any]:
@@ -94,7 +95,7 @@ class Wording:
         return not isinstance(slot, str) or slot in self.replay.recipe.sized
 
     def _place(self, index: int) -> int:
-        return self.replay.node.src.index(index)
+        return self.replay.node.places.index(index)
 
     def _owner(self, index: int) -> str:
         return "result" if index < 0 else self.replay.name(self._place(index))
@@ -139,9 +140,9 @@ def _rule(answers: dict[int, bool], step: int) -> str:
     return ""
 
 
-def type_name(type_: int) -> str:
+def type_name(type_: str) -> str:
     """ggml's name of a type: q4_K."""
-    return text(lib.ggml_type_name(type_))
+    return text(lib.ggml_type_name(type_of(type_)))
 
 
 def _plain(value: Any) -> Any:

@@ -10,39 +10,45 @@ Nodes of ops without a constructor here (custom ones) are made field by field.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
-from dataclasses import dataclass, field, replace
+import struct
+from collections.abc import Hashable
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from .. import enums
-from ..boundary.ffi import BUILD, NULL, lib
-from ..errors import GgmlError
+from ..boundary.ffi import NULL, ffi, lib
+from ..errors import ArgumentError, GgmlError
 from ..graphs.context import Context
-from ..sim.profiles.call import SELF
+from ..graphs.node import N_PARAMS, new_tensor, node_of_call
+from ..sim.profiles.call import SELF, VIEWS, Call, Operand, recorded_call
+from ..tensors.call import call_of
+from ..tensors.op_settings import SINKS
 from ..tensors.tensor import Tensor
-from ..trace.record import VIEW_OPS
-from .constructor import (
-    FIXED,
-    INPLACE,
-    SIZE,
-    TYPE,
-    WORD,
-    Argument,
-    Constructor,
-    Value,
-    decode,
-    signature,
-)
-from .constructor_table import CONSTRUCTORS, RELEASE
-from .learn import learnt
-from .making import Maker, Node, NodeSource, words_of
+from ..trace.plan_tensor import PlanTensor
+from .constructor import Constructor, Value, constructors_of
+from .operand import changed
+
+
+def node_of(what: Tensor | PlanTensor) -> Call:
+    """The node of a tensor, with its operands as leafs. Raises `ArgumentError` for a leaf, and for
+    a recorded node that this release cannot make."""
+    if isinstance(what, PlanTensor):
+        if what.record.op == "NONE":
+            raise ArgumentError(f"'{what.name}' of the plan is a leaf: expected a node")
+        with Context() as scratch:  # kinds of ops then have this release's numbers
+            return node_of(node_of_call(scratch, recorded_call(what.plan, what.record)))
+    if what.ptr.op == enums.Op.NONE:
+        raise ArgumentError(f"{what!r} is a leaf: expected a node (the result of an op)")
+    call = call_of(what)
+    out, *operands = [one._replace(whole=None) for one in (call.out, *call.operands)]
+    return replace(call, out=out, operands=tuple(operands))
 
 
 @dataclass(frozen=True)
 class State:
     """The changeable parts of a node: its sources, the constructor's arguments, the other words."""
 
-    sources: tuple[NodeSource, ...]
+    sources: tuple[Operand, ...]
     args: tuple[tuple[str, Value], ...]
     words: tuple[int, ...]  # of op_params; words that an argument sets are ignored
     ne: tuple[int, ...]  # of a result that is made field by field
@@ -55,23 +61,41 @@ class State:
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a node is made: `method` of a Context, or "" for field by field."""
+    """How a node is made: by `constructor`, or None for field by field."""
 
-    method: str = ""
+    constructor: Constructor | None = None
     operands: tuple[tuple[str, int], ...] = ()  # the constructor's tensors: name, place in src
-    kinds: tuple[tuple[str, str], ...] = ()  # its other arguments: name, annotation
+    values: tuple[tuple[str, Value], ...] = ()  # its other arguments
     owned: frozenset[int] = frozenset()  # words of op_params that arguments set
-    sized: frozenset[str] = frozenset()  # arguments that are sizes of the result
-    values: tuple[tuple[str, Value], ...] = field(default=(), repr=False)
+
+    @property
+    def method(self) -> str:
+        """The constructor's name; "" without one."""
+        return "" if self.constructor is None else self.constructor.method
+
+    @property
+    def kinds(self) -> tuple[tuple[str, str], ...]:
+        """The other arguments' names and annotations."""
+        arguments = () if self.constructor is None else self.constructor.arguments
+        return tuple((one.name, one.kind) for one in arguments)
+
+    @property
+    def sized(self) -> frozenset[str]:
+        """Arguments that are sizes of the result."""
+        arguments = () if self.constructor is None else self.constructor.arguments
+        return frozenset(one.name for one in arguments if str(one.at).startswith("ne"))
 
 
-class Replay(Maker):
+class Replay:
     """Makes variants of one node."""
 
-    def __init__(self, node: Node, context: Context) -> None:
-        super().__init__(node, context)
-        self.recipe = _recipe(self)
-        self.state = State(node.sources, self.recipe.values, node.params, node.ne)
+    def __init__(self, node: Call, context: Context) -> None:
+        self.node, self.context = node, context
+        self._made: dict[tuple[int, Operand], Tensor] = {}
+        sinks = SINKS.get(enums.Op[node.kind])
+        self.sinks = sinks if sinks is not None and sinks < len(node.places) else -1
+        self.recipe = self._best()
+        self.state = State(node.operands, self.recipe.values, node.params, node.out.ne)
         if self.build(self.state) is None:
             self.recipe = Recipe()
             self.state = replace(self.state, args=())
@@ -82,119 +106,99 @@ class Replay(Maker):
         if place == self.sinks:
             return "sinks"
         name = named.get(place, f"src[{place}]").rstrip("_")
-        attention = enums.Op(self.node.op).name.startswith("FLASH_ATTN")
-        return name.upper() if attention and len(name) == 1 else name
+        return name.upper() if self.node.kind.startswith("FLASH_ATTN") and len(name) == 1 else name
+
+    def tensor(self, index: int, source: Operand) -> Tensor:
+        """A leaf like `source`, without memory; the same leaf for the same arguments."""
+        key = (index, source)
+        if key not in self._made:
+            ptr = new_tensor(self.context, source.type, source.ne, source.nb, source.name)
+            self._made[key] = Tensor(ptr, self.context)
+        return self._made[key]
 
     def build(self, state: State) -> Tensor | None:
         """The node with the changes in `state`; None if that op is invalid."""
         node, recipe = self.node, self.recipe
-        made: Tensor | None
         try:
-            if recipe.method:
-                made = self.call(recipe.method, recipe.operands, dict(state.args), state.sources)
-                if made is not None:
-                    self._add_sinks(made, state)
-            else:
-                made = self._by_field(state)
+            if recipe.constructor is None:
+                out = changed(node.out, node.out.type, state.ne)
+                if out is None:
+                    return None
+                like = replace(node, out=out, operands=state.sources, params=state.words)
+                return node_of_call(self.context, like)
+            made = self._call(recipe.method, recipe.operands, dict(state.args), state.sources)
+            if made is None:
+                return None
+            if self.sinks >= 0 and (index := node.places[self.sinks]) >= 0:
+                made.add_sinks(self.tensor(index, state.sources[index]))
         except GgmlError:
-            return None
-        if made is None:
             return None
         for i, word in enumerate(state.words):
             if i not in recipe.owned:
                 made._ptr.op_params[i] = word
-        lib.ggml_set_name(made._ptr, node.name.encode()[:63])
+        lib.ggml_set_name(made._ptr, node.out.name.encode()[:63])
         return made
 
-    def _add_sinks(self, made: Tensor, state: State) -> None:
-        index = self.node.src[self.sinks] if self.sinks >= 0 else -1
-        if index >= 0:
-            made.add_sinks(self.tensor(index, state.sources[index]))
-
-    def _by_field(self, state: State) -> Tensor | None:
-        node = self.node
-        ptr = lib.ggml_new_tensor(self.context.ptr, node.type, 4, [0, 1, 1, 1])
-        like = NodeSource("", node.type, node.ne, node.nb).changed(node.type, state.ne)
-        if like is None:
+    def _call(
+        self,
+        method: str,
+        operands: tuple[tuple[str, int], ...],
+        args: dict[str, Value],
+        sources: tuple[Operand, ...],
+    ) -> Tensor | None:
+        """The constructor's result; None if it refuses."""
+        given = {}
+        for name, place in operands:
+            index = self.node.places[place] if place >= 0 else -1
+            given[name] = self.tensor(index, sources[index]) if index >= 0 else None
+        try:
+            made: Tensor = getattr(self.context, method)(**given, **args)
+        except (GgmlError, OverflowError):
             return None
-        ptr.ne, ptr.nb = list(like.ne), list(like.nb)
-        ptr.op = node.op
-        for place, index in enumerate(node.src):
-            if index >= 0:
-                ptr.src[place] = self.tensor(index, state.sources[index])._ptr
-            elif index == SELF:
-                ptr.src[place] = ptr
-        if node.view_place >= 0:
-            ptr.view_src = ptr.src[node.view_place]
-        return Tensor(ptr, self.context)
+        return made
 
+    # ---- choosing the constructor
 
-# ---- choosing the constructor
+    def _best(self) -> Recipe:
+        """How the node is made; field by field if no constructor makes it."""
+        if self.node.kind in VIEWS:  # it computes nothing: any device takes it
+            return Recipe()
+        constructors = constructors_of(self.node.kind, bool(self.node.views))
+        found = [one for one in map(self._bound, constructors) if one is not None]
+        return max(found, key=lambda one: one[0])[1] if found else Recipe()
 
-_Quality = tuple[bool, bool, int, int]  # same strides, same op_params, words set, -len(name)
+    def _bound(self, constructor: Constructor) -> tuple[tuple[bool, bool, int, int], Recipe] | None:
+        """The recipe with this constructor, and its quality: same strides, same op_params, words
+        that arguments set, the shorter name. None if it does not make the node."""
+        node, method = self.node, constructor.method
+        places = {p for p, i in enumerate(node.places) if i >= 0 and p != self.sinks}
+        operands = tuple((n, p if p in places else -1) for n, p in constructor.operands)
+        if any(p < 0 and name in constructor.needed for name, p in operands):
+            return None
+        values = {one.name: one.value(node) for one in constructor.arguments}
+        made = self._call(method, operands, values, node.operands)
+        if made is None or not self._is_like(made):
+            return None
+        words = struct.unpack(f"{N_PARAMS}i", bytes(ffi.buffer(made._ptr.op_params)))
+        # Ops keep a list of zeros even in a mode that takes no list (rope).
+        used = [one for one in constructor.arguments if values[one.name] != [0, 0, 0, 0]]
+        # Without words that are computed from an argument that the node does not keep.
+        owned = {i for one in used for i in one.words if words[i] == node.params[i]}
+        quality = (made.nb == node.out.nb, words == node.params, len(owned), -len(method))
+        return quality, Recipe(constructor, operands, tuple(values.items()), frozenset(owned))
 
-
-def _recipe(maker: Maker) -> Recipe:
-    """How the node is made; field by field if no constructor makes it."""
-    best: tuple[_Quality, Recipe] | None = None
-    for constructor in _constructors(maker):
-        found = _bound(maker, constructor)
-        if found is not None and (best is None or found[0] > best[0]):
-            best = found
-    return best[1] if best else Recipe()
-
-
-def _constructors(maker: Maker) -> Iterable[Constructor]:
-    op = enums.Op(maker.node.op).name
-    if op in VIEW_OPS:
-        return ()  # it computes nothing: any device takes it
-    if BUILD["ggml_version"] != RELEASE:
-        return learnt(maker)
-    return CONSTRUCTORS.get(op, ())
-
-
-def _bound(maker: Maker, constructor: Constructor) -> tuple[_Quality, Recipe] | None:
-    """The recipe with this constructor, and its quality; None if it does not make the node."""
-    node, method = maker.node, constructor.method
-    takes = signature(method)
-    operands = tuple((n, p if p in maker.places else -1) for n, p in constructor.operands)
-    if any(p < 0 and name in takes.needed for name, p in operands):
-        return None
-    kinds = dict(takes.kinds)
-    values = {one.name: _value(node, one, kinds[one.name]) for one in constructor.arguments}
-    made = maker.call(method, operands, values, node.sources)
-    if made is None or not maker.same_sources(made):
-        return None
-    if int(made._ptr.type) != node.type or made.ne != node.ne:
-        return None
-    if (made._ptr.view_src != NULL) != (node.view_place >= 0):
-        return None
-    words = words_of(made)
-    kept = [a for a in constructor.arguments if a.where == WORD and not _unused(values[a.name])]
-    # Without words that are computed from an argument.
-    owned = {i for a in kept for i in a.at if words[i] == node.params[i]}
-    quality = (made.nb == node.nb, words == node.params, len(owned), -len(method))
-    return quality, Recipe(
-        method,
-        operands,
-        takes.kinds,
-        owned=frozenset(owned),
-        sized=frozenset(one.name for one in constructor.arguments if one.where == SIZE),
-        values=tuple(values.items()),
-    )
-
-
-def _unused(value: Value) -> bool:
-    """Whether it is a list of zeros: ops keep one even in a mode that takes no list (rope)."""
-    return isinstance(value, list) and not any(value)
-
-
-def _value(node: Node, argument: Argument, kind: str) -> Value:
-    """The node's value for an argument of its constructor."""
-    if argument.where == WORD:
-        return decode(kind, node.type, node.params, argument.at[0])
-    if argument.where == TYPE:
-        return enums.Type(node.type)
-    if argument.where == INPLACE:
-        return node.view_place >= 0
-    return argument.at[0] if argument.where == FIXED else node.ne[argument.at[0]]
+    def _is_like(self, made: Tensor) -> bool:
+        """Whether a constructor's result has the node's op, type, shape and sources."""
+        node, ptr = self.node, made._ptr
+        if made.op.name != node.kind or made.type.name.lower() != node.out.type:
+            return False
+        if made.ne != node.out.ne or (ptr.view_src != NULL) != bool(node.views):
+            return False
+        for place, raw in enumerate(ptr.src):
+            index = node.places[place] if place < len(node.places) else -1
+            if place == self.sinks:
+                continue
+            wanted = self.tensor(index, node.operands[index])._ptr if index >= 0 else NULL
+            if raw != (ptr if index == SELF else wanted):
+                return False
+        return True

@@ -20,7 +20,6 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
-from .. import enums
 from ..backends.backend import Backend
 from ..backends.device import Device
 from ..boundary.arguments import describe
@@ -32,9 +31,9 @@ from ..trace.answers.variant import KINDS, Nearest, Variant
 from ..trace.plan_tensor import PlanTensor
 from . import change as c
 from .change import Change
-from .making import Node
+from .operand import is_contiguous
 from .phrases import Wording, type_name, variant
-from .rebuild import Replay, State
+from .rebuild import Replay, State, node_of
 
 MOST_ASKED = 20_000
 _DRAWS = 150  # random lists of several changes
@@ -52,7 +51,7 @@ def nearest(what: Tensor | PlanTensor, device: Device | Backend) -> Nearest:
         raise TypeError(f"expected a Tensor or a PlanTensor, got {describe(what)}")
     if not isinstance(device, Device | Backend):
         raise TypeError(f"expected a Device or a Backend, got {describe(device)}")
-    node = Node.of(what)
+    node = node_of(what)
     with Context() as scratch:
         search = _Search(Replay(node, scratch), device.supports_op)
         if isinstance(what, Tensor):
@@ -61,8 +60,8 @@ def nearest(what: Tensor | PlanTensor, device: Device | Backend) -> Nearest:
             supported = search.ask(search.state) is True
             variants = [] if supported else search.variants()
         return Nearest(
-            op=text(lib.ggml_op_name(node.op)),
-            node=node.name,
+            op=node.kind,
+            node=node.out.name,
             device=device.name,
             supported=supported,
             variants=tuple(variants),
@@ -134,7 +133,7 @@ class _Search:
         """The sources whose buffer alone makes the device refuse the node."""
         found = []
         for place, source in enumerate(tensor.ptr.src):
-            index = -1 if source == NULL else self.replay.node.src[place]
+            index = -1 if source == NULL else self.replay.node.places[place]
             if index < 0 or source.buffer == NULL:
                 continue
             made = self.replay.build(self.state)
@@ -167,15 +166,15 @@ class _Search:
     def _strided(self) -> list[Change]:
         """For each source that is not contiguous, the change that makes it contiguous."""
         sources = enumerate(self.state.sources)
-        return [Change("contiguous", i, None) for i, s in sources if not s.is_contiguous]
+        return [Change("contiguous", i, None) for i, s in sources if not is_contiguous(s)]
 
     def _contiguous(self) -> list[tuple[float, Variant]]:
         return [(0, self.words.told(one)) for one in self._strided() if self.ask(self.with_(one))]
 
     def _types(self) -> list[tuple[float, Variant]]:
         found = []
-        targets: list[tuple[Any, int]] = [(i, s.type) for i, s in enumerate(self.state.sources)]
-        targets += [(name, int(dict(self.state.args)[name]))
+        targets: list[tuple[Any, str]] = [(i, s.type) for i, s in enumerate(self.state.sources)]
+        targets += [(name, dict(self.state.args)[name])
                     for name, kind in self.replay.recipe.kinds if kind == "TypeLike"]  # fmt: skip
         for target, now in targets:
             ranks = list(enumerate(c.types_near(now)))
@@ -276,7 +275,7 @@ class _Search:
         groups = list(dict.fromkeys(g for g, _ in self.groups))
         first = {one.target: one for one in reversed(list(c.neutral(self.replay, self.state)))}
         params = list(first.values())
-        kinds = (None, ("F32", "F32"), ("F16", "F16"), ("F16", "F32"), ("F32", "F16"))
+        kinds = (None, ("f32", "f32"), ("f16", "f16"), ("f16", "f32"), ("f32", "f16"))
         sizes = (None, 0, 1, 256, 128, 64, 32)
         for whole, some, size, types in itertools.product((0, 1), ([], params), sizes, kinds):
             yield self._tamed(some, [(g, size) for g in groups], types, bool(whole))
@@ -299,7 +298,7 @@ class _Search:
         wanted = [*params]
         for i, source in enumerate(self.state.sources):
             if types and (whole or not c.is_integer(source.type)):
-                wanted.append(Change("type", i, int(enums.Type[types[min(i, 1)]])))
+                wanted.append(Change("type", i, types[min(i, 1)]))
         for group, size in sizes:
             if size is not None:
                 now = c.size_of(self.state, group[0])

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 import ggml_py as ggml
-from ggml_py.graphs.node import node_of_call
+from ggml_py.graphs.node import N_SOURCES, node_of_call
 from ggml_py.scheduler.as_recorded import AsRecorded, replay_as_recorded
 from ggml_py.scheduler.replay import replay
 from ggml_py.tensors.call import call_of
@@ -41,6 +41,17 @@ def test_a_node_made_from_data_equals_the_constructors(method, gpu):
             assert call_of(node_of_call(scratch, call)) == call
             plan = planned(context, node, gpu)
             assert replay_as_recorded(plan).capture.tensors == plan.capture.tensors
+
+
+@DEFAULT
+def test_devices_read_as_many_sources_as_every_constructor_sets():
+    least = {}
+    for method in op_samples.NAMES:
+        with ggml.Context(reserve=4 << 20) as context:
+            sample = op_samples.samples_of(method)[0]
+            call = call_of(op_samples.call(context, method, sample, optional=False)[0])
+            least[call.kind] = min(least.get(call.kind, 9), (*call.places, -1).index(-1))
+    assert least == {op: N_SOURCES.get(op, 1) for op in least}
 
 
 # ---- what came from a file
@@ -92,6 +103,9 @@ def test_a_node_that_no_constructor_makes_is_refused(change, gpu, tmp_path):
         replay_as_recorded(plan)
     with pytest.raises(ggml.ArgumentError, match=message):
         replay(plan, [ggml.device("CPU")])
+    if kind == "product" and "use_count" not in fields:
+        with pytest.raises(ggml.ArgumentError, match=message):
+            ggml.nearest(plan.nodes[0], ggml.device("CPU"))
 
 
 @pytest.mark.parametrize("fields", [{"view_offs": 1 << 40}, {"ne": [1 << 20, 1 << 10, 1, 1]}])

@@ -4,6 +4,8 @@ its op keeps them in different places."""
 from __future__ import annotations
 
 import inspect
+import itertools
+import re
 from typing import Any
 
 import ggml_py as ggml
@@ -44,12 +46,14 @@ SAMPLES: dict[str, list[Sample]] = {
     "conv_1d_dw": [("f16 3 1 4", "f32 16 4 1", 2, 1, 1)],
     "conv_1d_dw_ph": [("f16 3 1 4", "f32 16 4 1", 2, 1)],
     "conv_1d_ph": [("f16 3 4 5", "f32 16 4 2", 2, 1)],
-    "conv_2d_dw": [("f16 3 2 1 4", "f32 16 12 4 2", 2, 3, 1, 4, 2, 1)],
-    "conv_2d_direct": [("f32 3 2 4 5", "f32 16 12 4 2", 2, 3, 1, 4, 2, 1)],
-    "conv_2d_dw_direct": [("f32 3 2 1 4", "f32 16 12 4 2", 2, 3, 1, 4, 2, 1)],
+    "conv_2d_dw": [("f16 3 2 1 4", "f32 16 12 4 2", 2, 3, 1, 4, 5, 6)],
+    "conv_2d": [("f16 3 2 4 5", "f32 16 12 4 2", 2, 3, 1, 4, 5, 6)],
+    "conv_3d": [("f16 3 2 2 6", "f32 16 12 8 4", 2, 4, 3, 1, 5, 6, 7, 8, 9, 10)],
+    "conv_2d_direct": [("f32 3 2 4 5", "f32 16 12 4 2", 2, 3, 1, 4, 5, 6)],
+    "conv_2d_dw_direct": [("f32 3 2 1 4", "f32 16 12 4 2", 2, 3, 1, 4, 5, 6)],
     "conv_3d_direct": [
-        ("f32 3 2 2 6", "f32 16 12 8 4", 2, 3, 1, 1, 4, 2, 2, 1, 3, 2, 2, 3),
-        ("f32 3 2 2 10", "f32 16 12 8 15", 2, 3, 1, 1, 4, 2, 2, 1, 3, 5, 3, 2),
+        ("f32 3 2 2 6", "f32 16 12 8 4", 2, 3, 1, 4, 5, 6, 7, 8, 9, 2, 2, 3),
+        ("f32 3 2 2 10", "f32 16 12 8 15", 2, 3, 1, 4, 5, 6, 7, 8, 9, 5, 3, 2),
     ],
     "conv_transpose_1d": [("f32 3 2 4", "f32 7 4", 2, 0, 1)],
     "conv_transpose_2d_p0": [("f16 3 2 5 4", "f32 7 6 4 2", 2)],
@@ -68,21 +72,27 @@ SAMPLES: dict[str, list[Sample]] = {
     "get_rows": [("f32 8 6", "i32 4")],
     "get_rows_back": [("f32 8 4", "i32 4", "f32 8 6")],
     "im2col": [
-        ("f16 3 2 4 5", "f32 16 12 4 2", 2, 3, 1, 4, 2, 1, True, "f16"),
+        ("f16 3 2 4 5", "f32 16 12 4 2", 2, 3, 1, 4, 5, 6, True, "f16"),
         ("f16 3 4 4 5", "f32 16 4 4", 2, 3, 1, 0, 2, 1, True, "f16"),  # may be of 1-D, too
     ],
-    "im2col_3d": [("f16 3 2 2 6", "f32 16 12 8 4", 2, 2, 3, 1, 1, 4, 2, 2, 1, 3, "f16")],
+    "im2col_3d": [("f16 3 2 2 6", "f32 16 12 8 4", 2, 4, 3, 1, 5, 6, 7, 8, 9, 10, "f16")],
     "im2col_back": [("f32 24 7 7 2", "f16 3 2 4 5", [16, 12, 4, 2], 2, 3, 1, 4, 2, 1, True)],
+    "interpolate": [(_PLAIN, 4, 3, 2, 1, 1)],
     "lightning_indexer": [("f32 8 4 3", "f32 8 1 5", "f32 4 3", "f16 5 3")],
     "mul_mat_id": [("f32 8 4 3", "f32 8 2 5", "i32 2 5")],
     "opt_step_adamw": [(_PLAIN, _PLAIN, _PLAIN, _PLAIN, "f32 7")],
     "opt_step_sgd": [(_PLAIN, _PLAIN, "f32 2")],
+    "pad_ext_circular": [("f32 9 10 11 12", 1, 2, 3, 4, 5, 6, 7, 8)],
     "permute": [(_PLAIN, 1, 0, 3, 2)],
+    "pool_1d": [(_PLAIN, 0, 3, 2, 1)],
+    "pool_2d": [(_PLAIN, 0, 5, 3, 4, 2, 2.0, 1.0)],
+    "pool_2d_back": [(_PLAIN, _PLAIN, 0, 5, 3, 4, 2, 2.0, 1.0)],
     "repeat_4d": [("f32 2 3 4 5", 2, 6, 12, 20)],
     "reshape_1d": [(_PLAIN, 384)],
     "reshape_2d": [(_PLAIN, 12, 32)],
     "reshape_3d": [(_PLAIN, 12, 4, 8)],
     "reshape_4d": [(_PLAIN, 12, 4, 2, 4)],
+    "roll": [("f32 8 6 5 9", 1, 2, 3, 4)],
     "rope": [(*_ROPE, 6, 2)],
     "rope_custom": [(*_ROPE, 6, 2, *_CURVE)],
     "rope_custom_inplace": [(*_ROPE, 6, 2, *_CURVE)],
@@ -118,12 +128,9 @@ SAMPLES: dict[str, list[Sample]] = {
     "view_2d": [(_PLAIN, 5, 3, 32, 8)],
     "view_3d": [(_PLAIN, 5, 3, 2, 32, 192, 8)],
     "view_4d": [(_PLAIN, 5, 3, 2, 2, 32, 192, 768, 8)],
+    "upscale_ext": [(_PLAIN, 9, 8, 7, 6, 1)],
     "win_part": [("f32 8 12 10", 3)],
     "win_unpart": [("f32 8 3 3 4", 5, 6, 3), ("f32 8 2 2 4", 3, 4, 2)],
-}  # fmt: skip
-
-_GIVEN: dict[str, Any] = {
-    "float": 0.5, "Sequence[int]": [1, 2, 1, 2], "TypeLike": "f16", "int": 1, "bool": True,
 }  # fmt: skip
 
 
@@ -132,16 +139,26 @@ def samples_of(method: str) -> list[Sample]:
     if method in SAMPLES:
         return SAMPLES[method]
     kinds = [str(p.annotation) for p in _parameters(method)]
-    return [tuple(_PLAIN if k.startswith("Tensor") else _GIVEN.get(k, 1) for k in kinds)]
+    numbers = itertools.count(1)
+    given = {"Tensor": lambda: _PLAIN, "TypeLike": lambda: "f16", "bool": lambda: True,
+             "enums": lambda: 1, "float": lambda: next(numbers) / 2}  # fmt: skip
+    words = [re.split(r"\W", kind)[0] for kind in kinds]
+    return [tuple(given.get(word, lambda: next(numbers))() for word in words)]
 
 
-def call(ctx: ggml.Context, method: str, sample: Sample) -> tuple[ggml.Tensor, dict[str, Any]]:
-    """The node that a constructor makes of a sample, and the arguments by name."""
+def call(
+    ctx: ggml.Context, method: str, sample: Sample, optional: bool = True
+) -> tuple[ggml.Tensor, dict[str, Any]]:
+    """The node that a constructor makes of a sample, and the arguments by name. Without `optional`
+    it gets no tensor that may be absent."""
     given = {}
     for parameter, value in zip(_parameters(method), sample, strict=True):
         if str(parameter.annotation).startswith("Tensor"):
             type_, *ne = value.split()
-            value = ctx.new_tensor(type_, *map(int, ne))
+            absent = not optional and "None" in str(parameter.annotation)
+            value = None if absent else ctx.new_tensor(type_, *map(int, ne))
+        elif parameter.name == "max_bias" and not optional:
+            value = 0.0  # others need a mask
         given[parameter.name] = value
     if method.startswith("opt_step"):
         given["a"].set_param()

@@ -16,7 +16,7 @@ from ggml_py.scheduler import capture
 from ggml_py.trace import reference
 from ggml_py.trace.answers.passes import PASS_NAMES
 from ggml_py.trace.record import collection_paused
-from ggml_py.variants.making import Node
+from ggml_py.variants.rebuild import node_of
 
 from ..support import graphs
 
@@ -77,8 +77,8 @@ def test_nodes_of_a_plan_are_on_record_as_they_are():
         with ggml.Scheduler([cpu]) as scheduler:
             plan = scheduler.plan(graph)
         for node in made:
-            there = Node.of(next(n for n in plan.nodes if graph.nodes[n.index] == node))
-            assert there == Node.of(node)
+            there = node_of(next(n for n in plan.nodes if graph.nodes[n.index] == node))
+            assert there == node_of(node)
 
 
 def test_garbage_collection_is_afterwards_as_it_was_before():

@@ -1,55 +1,49 @@
-"""The table of constructors: fresh, whole, and never a wrong mapping."""
+"""Where nodes keep the arguments of their constructors: whole, and never a wrong node."""
 
 import random
-from pathlib import Path
+from functools import cache
 
 import pytest
 
 import ggml_py as ggml
-from ggml_py.boundary.ffi import BUILD
 from ggml_py.trace.record import VIEW_OPS
-from ggml_py.variants import constructor_table, learn, rebuild
-from ggml_py.variants.constructor import Argument, Constructor
-from ggml_py.variants.making import Node
-from ggml_py.variants.rebuild import Replay
+from ggml_py.variants import rebuild
+from ggml_py.variants.constructor import constructors_of
+from ggml_py.variants.rebuild import Replay, node_of
 
+from ..support import op_samples
 from ..support import op_survival as survive
 from ..support.wild_nodes import wild
 
-REPO = Path(__file__).parents[2]
-DEFAULT = pytest.mark.needs(release="default", why="the table is of the default pin")
-
-
-@pytest.fixture(scope="module")
-def maker():
-    from vendor import constructors
-
-    return constructors
-
-
-@DEFAULT
-def test_the_committed_table_is_what_the_build_teaches(maker):
-    committed = (REPO / "ggml_py" / "variants" / "constructor_table.py").read_text()
-    assert committed == maker.text(maker.table()), "stale: python -m vendor.constructors"
-    assert BUILD["ggml_version"] == constructor_table.RELEASE
+DEFAULT = pytest.mark.needs(release="default", why="the samples are of the default pin")
+SHAPED = "its shape comes from a tensor that the node does not keep"
+PARAM = "its first tensor must be a parameter (set_param)"
+BY_FIELD = {
+    "get_rows_back": SHAPED,
+    "im2col_back": "its shape is a list of numbers that must fit together",
+    "opt_step_adamw": PARAM,
+    "opt_step_sgd": PARAM,
+    "repeat_back": SHAPED,
+}
+COMPUTED = {"xielu": {"alpha_n", "alpha_p"}}  # the node keeps a function of them
 
 
 @DEFAULT
-def test_a_constructor_that_is_not_learnt_is_noticed(maker, monkeypatch):
-    monkeypatch.delitem(maker.SAMPLES, "mul_mat_id")
-    monkeypatch.setitem(maker.LEFT_OUT, "add", "planted")
-    said = r"not learnt: \['mul_mat_id'\]; needlessly left out: \['add'\]"
-    with pytest.raises(ValueError, match=said):
-        maker.table()
-
-
-@DEFAULT
-def test_samples_that_disagree_are_noticed(maker):
-    node = Node(0, "", 0, (1, 1, 1, 1), (4, 4, 4, 4), (0,) * 16, (), (), -1)
-    told = [(node, Argument("eps", "word", (0,))), (node, Argument("eps", "word", (1,)))]
-    with pytest.raises(ValueError, match="scale: samples disagree on eps"):
-        maker._argument("scale", told)
-    assert maker._argument("scale", [(node, Argument("eps", "fixed", (1,)))] * 2) is None
+def test_arguments_are_read_from_the_node_of_every_constructor():
+    by_field = set()
+    for method in op_samples.NAMES:
+        for sample in op_samples.samples_of(method):
+            with ggml.Context(reserve=4 << 20) as context, ggml.Context() as scratch:
+                node, given = op_samples.call(context, method, sample)
+                replay = Replay(node_of(node), scratch)
+                if not replay.recipe.method and node.op.name not in VIEW_OPS:
+                    by_field.add(method)
+                for one in constructors_of(node.op.name, node.view_src is not None):
+                    if one.method == method and (bound := replay._bound(one)) is not None:
+                        values = dict(bound[1].values)
+                        for name in values.keys() - COMPUTED.get(method, set()):
+                            assert values[name] == given[name], f"{name} of {method}"
+    assert by_field == set(BY_FIELD)
 
 
 def nodes(seeds=3):
@@ -62,82 +56,30 @@ def nodes(seeds=3):
                     yield f"{name} {seed}", node, scratch
 
 
-def same(made, node):
-    return all(
-        getattr(made, what) == getattr(node, what) for what in ("op", "type", "ne", "nb", "is_view")
-    ) and list(made._ptr.op_params) == list(node._ptr.op_params)
-
-
-@DEFAULT
-def test_the_table_and_the_search_find_the_same(monkeypatch):
-    """The search may know fewer words of op_params: numbers that a node's own shapes do not let it
-    change. A node that has no list of sections may have been made with one of zeros."""
-    n = 0
-    for key, node, scratch in nodes():
-        told = Replay(Node.of(node), scratch)
-        with monkeypatch.context() as patch:
-            patch.setattr(rebuild, "RELEASE", "another")
-            found = Replay(Node.of(node), scratch)
-        assert told.recipe.method == found.recipe.method, key
-        assert told.recipe.operands == found.recipe.operands, key
-        assert told.recipe.sized == found.recipe.sized, key
-        if told.recipe.method not in ("xielu", "win_part"):  # words that are computed
-            assert told.recipe.owned >= found.recipe.owned, key
-            assert repr(told.recipe.values) == repr(found.recipe.values), key
-        assert same(told.build(told.state), node), key
-        assert same(found.build(found.state), node), key
-        n += 1
-    assert n > 200
-
-
-@DEFAULT
-def test_nothing_is_searched_for_where_the_table_is_of_this_release(monkeypatch):
-    def searched(*_):
-        raise AssertionError("a search")
-
-    monkeypatch.setattr(learn, "_guesses", searched)
-    with ggml.sim_device("nearest2", supports=lambda t: False) as gpu:
-        for _, node, _ in nodes(1):
-            assert not ggml.nearest(node, gpu).supported
-            return
-
-
-def test_another_release_searches_and_answers_the_same(monkeypatch):
-    monkeypatch.setattr(rebuild, "RELEASE", "another")
-    with ggml.Context() as ctx:
-        node = ctx.cast(ctx.new_tensor("f32", 256, 4), "iq2_xxs")
-        answer = ggml.nearest(node, ggml.device("CPU"))
-    assert (answer.constructor, answer.text) == ("cast", "CPY: result iq4_xs instead of iq2_xxs")
-
-
 def swapped(constructor, rng):
     """The constructor with the places of its arguments, or of its tensors, in another order."""
-    places = [(one.where, one.at) for one in constructor.arguments]
-    rng.shuffle(places)
+    places = [one.at for one in constructor.arguments]
     turned = [place for _, place in constructor.operands]
+    rng.shuffle(places)
     rng.shuffle(turned)
-    arguments = zip(constructor.arguments, places, strict=True)
     operands = zip(constructor.operands, turned, strict=True)
-    return Constructor(
-        constructor.method,
-        tuple((name, place) for (name, _), place in operands),
-        tuple(Argument(one.name, *place) for one, place in arguments),
+    arguments = zip(constructor.arguments, places, strict=True)
+    return constructor._replace(
+        operands=tuple((name, place) for (name, _), place in operands),
+        arguments=tuple(one._replace(at=at) for one, at in arguments),
     )
 
 
-@DEFAULT
 def test_a_wrong_table_makes_no_wrong_node(monkeypatch):
-    """Every row is checked against the node; where none fits, it is made field by field."""
+    """Every constructor is checked against the node; where none fits, it is made field by field.
+    Another release may keep an argument elsewhere."""
     rng = random.Random(1)
-    wrong = {
-        op: tuple(swapped(one, rng) for one in rows)
-        for op, rows in constructor_table.CONSTRUCTORS.items()
-    }
-    assert wrong != constructor_table.CONSTRUCTORS
-    monkeypatch.setattr(rebuild, "CONSTRUCTORS", wrong)
+    wrong = cache(lambda op, inplace: [swapped(one, rng) for one in constructors_of(op, inplace)])
+    monkeypatch.setattr(rebuild, "constructors_of", wrong)
     by_field = 0
     for key, node, scratch in nodes():
-        replay = Replay(Node.of(node), scratch)
-        assert same(replay.build(replay.state), node), key
+        call = node_of(node)
+        replay = Replay(call, scratch)
+        assert node_of(replay.build(replay.state)) == call, key
         by_field += not replay.recipe.method
     assert by_field > 5

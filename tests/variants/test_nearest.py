@@ -8,9 +8,10 @@ from hypothesis import strategies as st
 
 import ggml_py as ggml
 from ggml_py.boundary.handle import LIVE
+from ggml_py.sim.profiles.call import Operand
 from ggml_py.variants import change
-from ggml_py.variants.making import Node, NodeSource
-from ggml_py.variants.rebuild import Replay
+from ggml_py.variants.operand import changed
+from ggml_py.variants.rebuild import Replay, node_of
 from ggml_py.variants.search import MOST_ASKED
 
 from ..support.blas_device import blas
@@ -130,7 +131,7 @@ def test_flash_attention_names_its_sources(gpu, ctx):
     assert answer.text == "FLASH_ATTN_EXT: K f16 instead of q5_1"
     node = attention(ctx)
     node.add_sinks(ctx.new_tensor("f32", 32))
-    names = [Replay(Node.of(node), ctx).name(place) for place in range(5)]
+    names = [Replay(node_of(node), ctx).name(place) for place in range(5)]
     assert names == ["Q", "K", "V", "mask", "sinks"]
 
 
@@ -298,26 +299,25 @@ def test_planted_types_are_found_nearest_first(gpu, now, wanted):
     if not wanted:
         assert answer.variants == ()
         return
-    order = [t for t in change.types_near(now) if t in wanted]
+    order = [t for t in change.types_near(now.name.lower()) if Type[t.upper()] in wanted]
     first = answer.variants[0]
-    named = [Type(t).name.lower() for t in order]
-    assert [first.name, first.after.lower(), *map(str.lower, first.also)] == ["a", *named]
+    assert [first.name, first.after.lower(), *map(str.lower, first.also)] == ["a", *order]
 
 
 def test_sources_that_no_tensor_is_like():
-    turned = NodeSource("a", Type.F32, (64, 32, 1, 1), (128, 4, 8192, 8192))
-    assert turned.changed(Type.F16, turned.ne).nb[:2] == (64, 2)
-    assert turned.changed(Type.Q4_0, turned.ne) is None  # its blocks would not be along ne0
-    wide = NodeSource("a", Type.F32, (8, 4, 1, 1), (4, 1 << 40, 1 << 42, 1 << 42))
-    assert wide.changed(Type.F32, (8, 8, 1, 1)).nb[1] == 1 << 40
-    assert wide.changed(Type.F32, (8, 1 << 20, 1, 1)) is None
+    turned = Operand("f32", (64, 32, 1, 1), (128, 4, 8192, 8192))
+    assert changed(turned, "f16", turned.ne).nb[:2] == (64, 2)
+    assert changed(turned, "q4_0", turned.ne) is None  # its blocks would not be along ne0
+    wide = Operand("f32", (8, 4, 1, 1), (4, 1 << 40, 1 << 42, 1 << 42))
+    assert changed(wide, "f32", (8, 8, 1, 1)).nb[1] == 1 << 40
+    assert changed(wide, "f32", (8, 1 << 20, 1, 1)) is None
 
 
 def test_which_types_are_near():
     """By bits, of two equally far the larger one; after the family what most devices have."""
 
     def near(name):
-        return [Type(t).name for t in change.types_near(Type[name])]
+        return [t.upper() for t in change.types_near(name.lower())]
 
     assert near("Q5_0")[:4] == ["Q5_1", "Q4_1", "Q4_0", "Q8_0"]
     assert near("Q4_K")[:4] == ["Q5_K", "Q3_K", "Q2_K", "Q6_K"]
@@ -358,13 +358,12 @@ def test_several_planted_reasons_are_all_found(gpu, limit, at_least, type_):
     assert {(p.kind, p.source, p.dim, p.limit) for p in found.parts} == {
         ("type", 0, None, None), ("dimension", 0, 1, limit), ("dimension", 1, 1, at_least),
     }  # fmt: skip
-    near = next(t for t in change.types_near(a_type(found)) if t in has)
-    assert next(p.after for p in found.parts if p.kind == "type").lower() == Type(near).name.lower()
+    near = next(t for t in change.types_near(a_type(found)) if Type[t.upper()] in has)
+    assert next(p.after for p in found.parts if p.kind == "type").lower() == near
 
 
 def a_type(found):
-    before = next(p.before for p in found.parts if p.kind == "type")
-    return Type[before.upper()]
+    return next(p.before for p in found.parts if p.kind == "type").lower()
 
 
 # ---- cards

@@ -6,9 +6,11 @@ Plain data. It is made from a record here, and from a live tensor in tensors/cal
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
+
+from ...errors import ArgumentError
 
 Four = tuple[int, int, int, int]
 SELF = -2  # an operand that is the result itself, as in ggml_cast
@@ -60,6 +62,12 @@ class Call:
         return tuple(found[index] for index in self.places)
 
 
+def four(values: Iterable[int]) -> Four:
+    """The sizes or strides of a tensor."""
+    first, second, third, fourth = values
+    return (first, second, third, fourth)
+
+
 def call_of_record(tensor: Any, tensors: Sequence[Any]) -> Call:
     """The op call that computes a recorded tensor (`trace.record.TensorRecord`); `tensors` are all
     tensors of its capture, by id."""
@@ -68,10 +76,6 @@ def call_of_record(tensor: Any, tensors: Sequence[Any]) -> Call:
         whole = four(tensors[record.view_src].ne) if record.view_src >= 0 else None
         nb = four(record.nb)
         return Operand(record.type.lower(), four(record.ne), nb, whole, record.name)
-
-    def four(values: Sequence[int]) -> Four:
-        first, second, third, fourth = values
-        return (first, second, third, fourth)
 
     root = tensor.view_src
     found = list(dict.fromkeys(i for i in tensor.src if i not in (-1, tensor.id)))
@@ -91,3 +95,13 @@ def call_of_record(tensor: Any, tensors: Sequence[Any]) -> Call:
         ),  # trailing zeros are omitted
         views=tuple(views),
     )
+
+
+def recorded_call(plan: Any, record: Any) -> Call:
+    """The op call of a tensor of a plan. Raises `ArgumentError` for a plan from a debug log."""
+    if plan.capture.source != "scheduler":
+        raise ArgumentError(
+            f"'{record.name}' of a plan from a {plan.capture.source}, which has no shapes or "
+            "parameters: expected a plan that a scheduler made (`Plan.to_json` keeps it)"
+        )
+    return call_of_record(record, plan.capture.tensors)
