@@ -24,7 +24,8 @@ from .. import enums
 from ..boundary.ffi import ffi, lib
 from ..llama.watching import array_of
 from ..models import Model
-from ..record.op_tests import OpSource, OpTest, op_test_lines
+from ..record.op_tests import op_test, op_test_lines, why_no_test
+from ..tensors.call import call_of
 from ..tensors.nmse import nmse
 from ..trace.record import VIEW_OPS
 from .divergence import limit_of
@@ -185,19 +186,9 @@ def _bytes_of(node: Tensor) -> npt.NDArray[np.uint8]:
 
 def _case(node: Tensor) -> tuple[str, str]:
     """Its line for `test-backend-ops --test-file`, or why there is none."""
-    sources = list(node.ptr.src)
-    n = len(node.src)
-    if any(source == ffi.NULL for source in sources[:n]):
-        return "", "it has a gap in its sources, which the file cannot say"
-    if node.op.name.startswith(("MAP_CUSTOM", "CUSTOM")):
-        return "", "its op_params have the address of a function"
-    params = tuple(int(p) for p in node.ptr.op_params)
-    test = OpTest(
-        node.op.name, node.type.name.lower(), tuple(node.ptr.ne), params,
-        tuple(OpSource(s.type.name.lower(), tuple(s.ptr.ne), tuple(s.ptr.nb)) for s in node.src),
-        " ".join(node.name.split()),
-    )  # fmt: skip
-    return next(op_test_lines([test])), ""
+    call = call_of(node)
+    why = why_no_test(call)
+    return ("", why) if why else (next(op_test_lines([op_test(call)])), "")
 
 
 def read_rows(folder: Path, side: str) -> list[dict[str, Any]]:

@@ -1,9 +1,8 @@
 """Makes a tensor again from plain data, field by field: the one way from a file to a native tensor.
 
-Native code takes for granted what ggml's own constructors guarantee: that a product has two
-sources, that sizes fit into 64 bits. So everything is checked here. Whether the numbers of a plan
-refer to its own tensors, and whether it has a cycle, is checked where it is read
-(export/json/check.py).
+Native code relies on ggml's own constructors: a product has two sources, sizes fit into 64 bits.
+The functions here check this. The ids of a plan, and that it has no cycle, are checked where it is
+read (export/json/check.py).
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from .. import enums
 from ..boundary.arguments import integer
 from ..boundary.ffi import NULL, lib, text
 from ..errors import ArgumentError
-from ..sim.profiles.call import SELF, Call, Four, Operand
+from ..sim.profiles.call import CUSTOM_OPS, SELF, Call, Four, Operand
 from ..tensors.tensor import Tensor
 from .context import MOST_BYTES, Context
 
@@ -38,8 +37,6 @@ N_SOURCES = {
         7: "RWKV_WKV7 SSM_SCAN",
     }.items() for op in ops.split()
 }  # fmt: skip
-# Ops whose op_params have the address of a function in the program that made them.
-CUSTOM_OPS = frozenset({"MAP_CUSTOM1", "MAP_CUSTOM2", "MAP_CUSTOM3", "CUSTOM"})
 MAX_SRC, N_PARAMS = lib.GGML_MAX_SRC, 16  # sources; words of op_params
 _INT32 = 1 << 31
 
@@ -102,10 +99,10 @@ def set_op(tensor: Any, op: str, desc: str, params: Sequence[int], src: Sequence
 
 
 def set_view(tensor: Any, root: Any, offset: int, inside: bool = False) -> None:
-    """Makes `tensor` a view of `root`, `offset` bytes into its memory. `inside` demands that it is
-    within that memory, for a graph that is computed.
+    """Makes `tensor` a view of `root`, `offset` bytes into its memory.
 
-    Raises `ArgumentError` for an impossible offset.
+    Raises `ArgumentError` for an impossible offset, and with `inside` (a graph that is computed)
+    for memory beyond that of `root`.
     """
     name = text(tensor.name)
     integer(f"view_offs of '{name}'", offset, 0, MOST_BYTES)

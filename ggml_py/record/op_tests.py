@@ -38,6 +38,7 @@ from typing import TYPE_CHECKING, NamedTuple, TextIO
 from .. import enums
 from ..files.reading import in_utf8, read_file
 from ..files.writing import write_whole
+from ..sim.profiles.call import CUSTOM_OPS, Call, recorded_call
 from ..trace.record import VIEW_OPS
 
 if TYPE_CHECKING:
@@ -46,7 +47,6 @@ if TYPE_CHECKING:
 
 N_PARAMS = 16  # GGML_MAX_OP_PARAMS / sizeof(int32_t)
 MAX_SRC = 10
-_CUSTOM = frozenset({"MAP_CUSTOM1", "MAP_CUSTOM2", "MAP_CUSTOM3", "CUSTOM"})
 _NUMBER = re.compile(r"-?[0-9]{1,20}")
 _INT32, _INT64 = 1 << 31, 1 << 63
 Names = Sequence[str] | None
@@ -92,15 +92,17 @@ def op_tests(plans: Iterable[Plan]) -> list[OpTest]:
     """
     found: dict[tuple[object, ...], OpTest] = {}
     for node in _computed(plans):
-        if not _why_not(node):
-            test = _test_of(node)
+        call = recorded_call(node.plan, node.record)
+        if not why_no_test(call):
+            test = op_test(call)
             found.setdefault(test.key, test)
     return list(found.values())
 
 
 def left_out(plans: Iterable[Plan]) -> list[LeftOut]:
     """The nodes that cannot be tested from a file, each with the reason. Raises as `op_tests`."""
-    return [LeftOut(node, why) for node in _computed(plans) if (why := _why_not(node))]
+    calls = ((node, recorded_call(node.plan, node.record)) for node in _computed(plans))
+    return [LeftOut(node, why) for node, call in calls if (why := why_no_test(call))]
 
 
 def write_op_tests(
@@ -227,24 +229,21 @@ def _computed(plans: Iterable[Plan]) -> Iterator[PlanTensor]:
                 yield node
 
 
-def _why_not(node: PlanTensor) -> str:
+def why_no_test(call: Call) -> str:
     """Why upstream's reader cannot make this op; "" if it can."""
-    if node.op in _CUSTOM:
+    if call.kind in CUSTOM_OPS:
         return "its op_params have the address of a function"
-    if -1 in node.record.src:
-        return f"it has no src[{node.record.src.index(-1)}], but sources behind it"
+    if -1 in call.places:
+        return f"it has no src[{call.places.index(-1)}], but sources behind it"
     return ""
 
 
-def _test_of(node: PlanTensor) -> OpTest:
-    record, tensors = node.record, node.plan.tensors
-    sources = tuple(
-        OpSource(tensors[s].type.lower(), tensors[s].ne, tensors[s].nb) for s in record.src
-    )
-    params = record.op_params + (0,) * (N_PARAMS - len(record.op_params))
-    name = _clean(record.name)
+def op_test(call: Call) -> OpTest:
+    """The test of an op call."""
+    sources = tuple(OpSource(one.type, one.ne, one.nb) for one in call.src if one)
+    name = _clean(call.out.name)
     return OpTest(
-        record.op, record.type.lower(), record.ne, params, sources, "" if name == "-" else name
+        call.kind, call.out.type, call.out.ne, call.params, sources, "" if name == "-" else name
     )
 
 

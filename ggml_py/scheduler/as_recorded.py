@@ -15,10 +15,10 @@ from ..backends.device import devices as all_devices
 from ..backends.sharing import changing
 from ..boundary.ffi import ffi, lib
 from ..errors import AbortError, AllocError, ArgumentError
-from ..graphs.node import CUSTOM_OPS
 from ..plan import Plan
 from ..sim.assumed import assuming
 from ..sim.device import SimDevice, sim_device
+from ..sim.profiles.call import CUSTOM_OPS
 from ..tensors.tensor import Tensor
 from ..trace.planned import format_bytes
 from ..trace.record import VIEW_OPS, BuftRecord, Capture

@@ -28,9 +28,12 @@ _ROPE: dict[str, Any] = {
     "attn_factor": 8, "beta_fast": 9, "beta_slow": 10, "sections": (11, 12, 13, 14),
 }  # fmt: skip
 _SIZES = {f"ne{d}": f"ne{d}" for d in range(4)}
-# By op: the place in src of a tensor; the word of op_params (and others that are computed from it),
-# or the size of the result, that is an argument; True or False for the only value that upstream
-# takes; None for an argument that no node keeps.
+# What does not go by the order, by op and parameter:
+#   a number    place in src of a tensor; word of op_params of another argument
+#   numbers     word of op_params, then words that are computed from it
+#   "ne0"       the size of the result
+#   a bool      the only value that upstream takes
+#   None        no place: a node does not keep it
 _ELSEWHERE: dict[str, dict[str, Any]] = {
     "CONT": _SIZES,
     "GET_REL_POS": {"qh": "ne1", "kh": "ne1"},
@@ -54,8 +57,8 @@ _WHOLE = {"POOL_2D", "POOL_2D_BACK"}  # keep floats as whole numbers
 
 
 class Argument(NamedTuple):
-    """An argument other than a tensor. `at` is its place in a node: words of op_params, of which
-    the first has it, a size of the result ("ne0"), "type", "inplace", or its only value."""
+    """An argument other than a tensor. `at` is its place in a node: words of op_params (its own
+    first), a size of the result ("ne0"), "type", "inplace", or its only value."""
 
     name: str
     kind: str  # annotation
@@ -63,11 +66,11 @@ class Argument(NamedTuple):
 
     @property
     def words(self) -> tuple[int, ...]:
-        """The words of op_params that change with it."""
+        """Words of op_params that change with this argument."""
         return self.at if isinstance(self.at, tuple) else ()
 
     def value(self, node: Call) -> Value:
-        """The node's value for it."""
+        """The argument's value in a node."""
         if self.at == "type":
             return node.out.type
         if self.at == "inplace":
@@ -88,8 +91,8 @@ class Argument(NamedTuple):
 
 
 class Constructor(NamedTuple):
-    """A method of `Context`, the place in src of each of its tensors, the tensors that it must
-    have, and its other arguments."""
+    """A method of `Context`, each tensor's place in src, the names of required tensors, and the
+    other arguments."""
 
     method: str
     operands: tuple[tuple[str, int], ...]

@@ -18,6 +18,8 @@ SELF = -2  # an operand that is the result itself, as in ggml_cast
 _BLOCKS = {"q1_0": 128, "q2_0": 64, "nvfp4": 64, "iq4_nl": 32, "mxfp4": 32}
 _BLOCKS |= dict.fromkeys(("q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q8_1"), 32)
 VIEWS = frozenset({"NONE", "RESHAPE", "VIEW", "PERMUTE", "TRANSPOSE"})
+# Ops whose op_params have the address of a function in the program that made them.
+CUSTOM_OPS = frozenset({"MAP_CUSTOM1", "MAP_CUSTOM2", "MAP_CUSTOM3", "CUSTOM"})
 
 
 @functools.cache
