@@ -113,7 +113,7 @@ def functions(model: Model, n: int, python: float) -> list[Function]:
 
 
 def _name(file: str, name: str) -> str:
-    """A name such as "models/evaluation.py: eval"; for a function in C only its name."""
+    """A name such as "models/own_model.py: eval"; for a function in C only its name."""
     if file.startswith(str(PACKAGE)):
         return f"{Path(file).relative_to(PACKAGE)}: {name}"
     if file == __file__:

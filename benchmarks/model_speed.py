@@ -37,14 +37,13 @@ def options() -> argparse.Namespace:
 
 def samples(model: Any, given: argparse.Namespace) -> list[int]:
     """Nanoseconds of each repetition; a run before them warms up."""
-    ours = given.graphs == "ours"
-    n_vocab = model.hparams.n_vocab if ours else len(model.tokenizer)
-    how = {"copy": False} if ours else {}
+    how = {"copy": False}
     found = []
     for _ in range(given.repetitions + 1):
         model.reset()
-        prompt = random.choices(range(n_vocab), k=given.n_prompt)
-        tokens = random.choices(range(n_vocab), k=given.n_gen if found else min(given.n_gen, 1))
+        vocab = range(model.n_vocab)
+        prompt = random.choices(vocab, k=given.n_prompt)
+        tokens = random.choices(vocab, k=given.n_gen if found else min(given.n_gen, 1))
         start = time.perf_counter_ns()
         if prompt:
             model.eval(prompt, **how)

@@ -83,7 +83,7 @@ CARDS = tuple(OF_BACKEND[backend] for backend in card_backends())
 # Types of weights. Upstream's small models have f32.
 TYPES = {
     "llama": ("q4_0", "q4_k", "bf16"), "qwen3": ("q5_1",), "llama-moe": ("q4_k",),
-    "gemma3": ("q8_0",), "gpt-oss": ("mxfp4",)
+    "gpt-oss": ("mxfp4",)
 }  # fmt: skip
 LACKING = ("MUL_MAT", "RMS_NORM", "FLASH_ATTN_EXT", "ROPE", "MUL", "ADD", "GET_ROWS", "SWIGLU")
 SHAPES = (1, 64)  # tokens

@@ -36,16 +36,15 @@ graphs = {graphs!r}
 model = load(
     {path!r}, n_threads={threads}, n_ctx={n_ctx}, flash_attn=True, repack=True, graphs=graphs
 )
-no_copy = dict() if graphs == "libllama" else dict(copy=False)
-n_vocab = len(model.tokenizer) if graphs == "libllama" else model.hparams.n_vocab
+n_vocab = model.n_vocab
 prompt = [i % n_vocab for i in range({n_prompt})]
 def run():
     model.reset()
     start = clock()
     if prompt:
-        model.eval(prompt, **no_copy)
+        model.eval(prompt, copy=False)
     for i in range({n_gen}):
-        model.eval([i % n_vocab], **no_copy)
+        model.eval([i % n_vocab], copy=False)
     return clock() - start
 run()
 rounds(run)

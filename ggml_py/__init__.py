@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from .graphs.graph_plan import CpuPlan as CpuPlan
     from .graphs.graph_plan import GraphPlan as GraphPlan
     from .graphs.reallocation import Reallocation as Reallocation
+    from .llama.model import Model as Model
     from .plan import Plan as Plan
     from .record import record as record
     from .record.session import Record as Record
@@ -138,6 +139,7 @@ _PUBLIC = {
     "SpoiledError": "errors",
     "UnknownDeviceError": "errors",
     "Gguf": "gguf.reader",
+    "Model": "llama.model",
     "write_gguf": "gguf.writer",
     "Graph": "graphs.graph",
     "CpuNode": "graphs.graph_plan",

@@ -122,7 +122,6 @@ def _rows(
     """The rows at one depth, for which llama-bench makes contexts as large as they need, and the
     number of the model's layers."""
     from ..cost.rows import gen_row, prompt_row
-    from ..models import Model
 
     found, n_layer = [], 0
     for n, prompt in [*((n, True) for n in n_prompt), *((n, False) for n in n_gen)]:
@@ -135,7 +134,7 @@ def _rows(
                 "makes its contexts as large as they must be, so -c can be left out"
             )
         with model.opened(program="bench", n_ctx=n_ctx) as loaded:
-            n_layer = loaded.hparams.n_layer if isinstance(loaded, Model) else loaded.n_layer
+            n_layer = loaded.n_layer
             if prompt:
                 found.append(prompt_row(
                     loaded.plan, machine, n, depth, loaded.n_batch, loaded.n_ubatch

@@ -20,7 +20,7 @@ def command(n_threads: int | None, as_json: bool) -> None:
     """Write a small made-up llama, plan its graph, say why, and generate tokens."""
     from ..backends.device import devices
     from ..export.to_terminal import show
-    from ..models import Model, load
+    from ..models import load
     from ..models.synthetic import LlamaSpec, write_llama
 
     spec = LlamaSpec()
@@ -30,7 +30,6 @@ def command(n_threads: int | None, as_json: bool) -> None:
         write_llama(path, spec)
         size = path.stat().st_size
         with load(path, devices=names, n_threads=n_threads, repack=False) as model:
-            assert isinstance(model, Model)
             plan = model.plan(n_tokens=N_PROMPT)
             prompt = [(7 * i) % model.hparams.n_vocab for i in range(N_PROMPT)]
             start = time.perf_counter()

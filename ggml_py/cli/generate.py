@@ -21,16 +21,14 @@ from .shared.options import (
     as_json,
     echo_json,
     model_options,
-    ours,
     read_model,
 )
 from .shared.prompt import prompt_of
 from .shared.sampling import given_sampling, make_sampler, sampling_options
 
 if TYPE_CHECKING:
-    from ..llama import LlamaModel
+    from ..llama.decodes import Decode
     from ..models import Model, Sampler
-    from ..models.flow import Decode
 
 
 @click.command(
@@ -136,7 +134,7 @@ def command(
         try:
             with (
                 CtrlC() as ctrl_c,
-                ours(model, "-v").watch() if verbose else nullcontext(decodes) as decodes,
+                model.watch() if verbose else nullcontext(decodes) as decodes,
             ):
                 for token in stream:
                     ctrl_c.hold()
@@ -177,7 +175,7 @@ def command(
 
 
 def _stream(
-    model: Model | LlamaModel,
+    model: Model,
     tokens: list[int],
     n: int,
     sampler: Sampler | None,
@@ -186,9 +184,7 @@ def _stream(
 ) -> Iterator[int]:
     """`Model.stream`, with a bar for a prompt of several batches. The batches are evaluated one by
     one, as `Model.eval` does, so the tokens are the same."""
-    from ..models import Model as OurModel
-
-    if not isinstance(model, OurModel):
+    if how.get("context_shift"):
         yield from model.stream(tokens, n, sampler, **how)
         return
     model.stream(tokens, n, sampler, **how)  # raises for invalid arguments, with all tokens

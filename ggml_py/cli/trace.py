@@ -8,7 +8,7 @@ import click
 
 from ..trace.names import counted
 from .shared.decodes import as_data, lines
-from .shared.options import ModelCommand, as_json, echo_json, model_options, ours, read_model
+from .shared.options import ModelCommand, as_json, echo_json, model_options, read_model
 from .shared.output import check_output, save
 
 
@@ -60,8 +60,8 @@ def command(
     """
     if output is not None:
         check_output(output, force=force, runs=True)
-    with ours(read_model(quiet=as_json, **options), "trace") as model:
-        prompt = [i % model.hparams.n_vocab for i in range(n_prompt)]
+    with read_model(quiet=as_json, **options) as model:
+        prompt = [i % model.n_vocab for i in range(n_prompt)]
         model.eval(prompt)
         model.reset()
         with model.record(per_op) as recording, model.watch() as decodes:

@@ -130,7 +130,6 @@ class _Trials:
 
     def _planned_with(self, flags: Sequence[Flag]) -> tuple[Plan | str, str]:
         from ..llama import LlamaModel
-        from ..place.judge import lacks
 
         words = [word for flag in flags for word in flag.words]
         log.disabled = True  # its warnings about the options were already shown
@@ -138,7 +137,7 @@ class _Trials:
             with self._source.opened(words, quiet=True, **self._changes(flags)) as loaded:
                 plan = loaded.plan(*self._source.shape)
                 if isinstance(loaded, LlamaModel):
-                    return plan, _said(lacks(loaded))
+                    return plan, _said(loaded.shortfalls())
         except (AllocError, ModelError) as error:
             return with_flags(str(error), click.get_current_context().command), ""
         finally:
@@ -147,15 +146,13 @@ class _Trials:
 
     def lacks_at(self, flags: Sequence[Flag], n_tokens: int = 0) -> str:
         """The memory that devices lack if a graph takes this many tokens, as `memory` has it."""
-        from ..place.judge import lacks
-
         changes = self._changes(flags)
         for name in ("n_ubatch", "n_batch"):
             if n_tokens > (self._setup.options[name] or n_tokens):
                 changes[name] = n_tokens
         try:
             with self._setup.by_libllama(changes) as loaded:
-                return _said(lacks(loaded))
+                return _said(loaded.shortfalls())
         except (AllocError, ModelError) as error:
             return str(error)
 

@@ -33,7 +33,6 @@ from .divergence import limit_of
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from ..llama.model import LlamaModel
     from ..tensors.tensor import Tensor
 
 FIRST, SECOND = "first", "second"
@@ -43,7 +42,7 @@ _MADE_UP = re.compile(r"\b(?:node|leaf)_\d+")
 _COPY = re.compile(r"[^#]+#(.*)#\d+")
 
 
-def run_side(model: Model | LlamaModel, side: str, folder: Path, n_prompt: int, n_gen: int) -> None:
+def run_side(model: Model, side: str, folder: Path, n_prompt: int, n_gen: int) -> None:
     """Evaluates a prompt of n_prompt tokens and n_gen more, one by one. `side` is FIRST or SECOND,
     for which FIRST must have been run in that folder. Raises what `eval` of the model raises."""
     ids = [(7919 * i + 1) % _n_vocab(model) for i in range(n_prompt + n_gen)]
@@ -62,14 +61,14 @@ def run_side(model: Model | LlamaModel, side: str, folder: Path, n_prompt: int, 
                 model.eval(ids[i : i + 1])
 
 
-def _n_vocab(model: Model | LlamaModel) -> int:
-    return model.hparams.n_vocab if isinstance(model, Model) else len(model.tokenizer)
+def _n_vocab(model: Model) -> int:
+    return model.n_vocab
 
 
 Places: TypeAlias = "dict[tuple[str, str], str]"
 
 
-def _backends(model: Model | LlamaModel, n_tokens: int, n_past: int) -> Places:
+def _backends(model: Model, n_tokens: int, n_past: int) -> Places:
     """Where the nodes of the next graph are, by name and op: names alone repeat."""
     n = min(n_tokens, model.n_ubatch)
     return {(node.name, node.op): node.backend or "" for node in model.plan(n, n_past).nodes}

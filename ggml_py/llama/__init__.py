@@ -10,15 +10,16 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .model import LlamaModel as LlamaModel
+    from .llama_model import LlamaModel as LlamaModel
+    from .model import Model as Model
     from .opening import open as open
     from .opening import open_command_line as open_command_line
     from .options import Fit as Fit
     from .tokenizer import Tokenizer as Tokenizer
 
 _PUBLIC = {
-    "LlamaModel": "model", "open": "opening", "open_command_line": "opening", "Fit": "options",
-    "Tokenizer": "tokenizer",
+    "Model": "model", "LlamaModel": "llama_model", "open": "opening",
+    "open_command_line": "opening", "Fit": "options", "Tokenizer": "tokenizer",
 }  # fmt: skip
 
 

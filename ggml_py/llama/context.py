@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -13,13 +13,15 @@ from ..boundary.callback import Callback, raise_instead, raise_taken
 from ..boundary.ffi import NULL, ffi
 from ..boundary.ffi import lib as ggml
 from ..boundary.handle import COMPUTING, in_use, reading
-from ..errors import ComputeError, ModelError
+from ..errors import ArgumentError, ComputeError, ModelError
 from ..scheduler.borrowed import BorrowedScheduler
 from .batch import POS_MAX
 from .batch_checks import CheckedBatch, checked_tokens
 from .library import Library
 from .likeliest import likeliest
 from .native import ContextHandle, LlamaHandle
+from .observer import Observer
+from .watching import Watching
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -38,9 +40,10 @@ class LlamaContext:
         context: ContextHandle,
         keeps_rows: bool = False,
         n_positions: int = POS_MAX,
+        full_offload: bool = False,
     ) -> None:
         """With `keeps_rows` its graphs have logits for every token, whatever is asked for. The
-        model has `n_positions` positions."""
+        model has `n_positions` positions; with `full_offload` all its layers are to be on GPUs."""
         self.lib, self.ffi = library.lib, library.ffi
         self._model = model
         self.context = context
@@ -56,6 +59,7 @@ class LlamaContext:
         self._n_outputs = min(self.n_ubatch, int(state.n_outputs_max))
         memory = lib.llama_get_memory(context.ptr)
         self.memory = None if memory == NULL else memory  # a llama_memory_t
+        self.observer = Observer(self, full_offload)
         self.moved = False  # whether keys are still to be rotated to other positions
         self.has_gaps = False  # whether sequences may have fewer tokens than their last position
         self.has_encoder = bool(lib.llama_model_has_encoder(model.ptr))
@@ -102,7 +106,8 @@ class LlamaContext:
         """The logits [n_vocab] after the last token, or [n_tokens, n_vocab]."""
         # Decoding: numpy's work for a single token takes longer than everything else here.
         token = tokens[0] if type(tokens) is list and len(tokens) == 1 else None
-        if watching is None and type(token) is int and 0 <= token < self.n_vocab:
+        observed = self.observer.starts()
+        if not observed and watching is None and type(token) is int and 0 <= token < self.n_vocab:
             row = self._step(token, seq, self._row)
             return row.reshape(1, -1) if all_logits else row
         ids, rows = checked_tokens(tokens, self.n_vocab), []
@@ -110,16 +115,25 @@ class LlamaContext:
         if every:
             self._check_outputs(len(ids))
         with self.context.using(COMPUTING):
-            start = self.n_past(seq)
+            start, done = self.n_past(seq), 0
             self._check_positions(start, len(ids))
             if watching is not None:
+                if self.observer.per_op:
+                    raise ArgumentError("a record with per_op uses the eval callback: end it first")
                 self._watch(watching)
             try:
-                for first in range(0, len(ids), self.n_batch):
-                    part = ids[first : first + self.n_batch]
-                    last = first + len(part) == len(ids)
-                    self._decode(part, start + first, seq, every, last, watching)
+                single = observed or isinstance(watching, Watching)
+                for part in self._parts(ids, single):
+                    done += len(part)
+                    last = done == len(ids)
+                    self._decode(part, start + done - len(part), seq, every, last, watching)
+                    if observed:
+                        self.observer.noted(len(part), len(part) if every else int(last))
+                    if isinstance(watching, Watching):
+                        watching.values.end_graph()
                     rows += self._logits(len(part), every, last)
+                if observed:
+                    self.observer.end()
             except BaseException:
                 self._forget(seq, start)
                 raise
@@ -127,6 +141,24 @@ class LlamaContext:
                 if watching is not None:  # a graph that keeps its callback is used again
                     self._watch(None)
         return np.concatenate(rows) if all_logits else rows[-1][-1]
+
+    def _parts(self, ids: Any, single: bool) -> Iterator[Any]:
+        """The tokens of each llama_decode: a batch, or with `single` a graph's, as libllama splits
+        the tokens of one sequence after every n_ubatch."""
+        for first in range(0, len(ids), self.n_batch):
+            batch = ids[first : first + self.n_batch]
+            step = self.n_ubatch if single else self.n_batch
+            yield from (batch[i : i + step] for i in range(0, len(batch), step))
+
+    def _note_last(self, n_tokens: int, n_outputs: int) -> None:
+        """Notes the last graph of a llama_decode, for an observer."""
+        if self.observer.starts():
+            self.observer.noted(n_tokens, n_outputs)
+            self.observer.end()
+
+    def n_reused(self) -> int:
+        """How many graphs were used again. C: llama_perf_context_data.n_reused"""
+        return int(self.lib.llama_perf_context(self.ptr).n_reused)
 
     def likeliest_after(self, token: int, seq: int) -> int:
         """The likeliest token after one checked token, without a copy of the logits."""
@@ -216,6 +248,7 @@ class LlamaContext:
             mark = _log.mark()
             try:
                 self._check(self.lib.llama_decode(self.ptr, native[0]), n, mark)
+                self._note_last(n, int(output.sum()))
                 rows = self._logits(int(output.sum()), True, True)[0] if output.any() else None
             except BaseException:
                 for seq, start in before.items():
@@ -322,6 +355,7 @@ class LlamaContext:
             try:
                 batch = self._batch(ids, 0, 0, np.ones(len(ids), np.int8))
                 self._check(lib.llama_decode(self.context.ptr, batch), len(ids))
+                self._note_last(len(ids), len(ids))
                 lib.llama_synchronize(self.context.ptr)
                 pooled = lib.llama_get_embeddings_seq(self.context.ptr, 0)
                 n_embd = int(lib.llama_model_n_embd_out(self._model.ptr))
@@ -334,11 +368,13 @@ class LlamaContext:
                 lib.llama_set_embeddings(self.context.ptr, False)
 
     def _watch(self, watching: Callback | None) -> None:
-        made, lib = self.ffi, self.lib
         if watching is None:
-            lib.gpl_set_eval_callback(self.context.ptr, NULL, NULL)
-            return
-        callback = made.cast(
-            "ggml_backend_sched_eval_callback", int(ffi.cast("uintptr_t", ggml.gp_on_eval))
-        )
-        lib.gpl_set_eval_callback(self.context.ptr, callback, watching.handle)
+            self.set_eval_callback(NULL)
+        else:
+            self.set_eval_callback(ggml.gp_on_eval, watching.handle)
+
+    def set_eval_callback(self, function: Any, data: Any = NULL) -> None:
+        """Gives graphs from now on an eval callback, or NULL to take it away."""
+        address = int(ffi.cast("uintptr_t", function))
+        callback = self.ffi.cast("ggml_backend_sched_eval_callback", address)
+        self.lib.gpl_set_eval_callback(self.context.ptr, callback, data)

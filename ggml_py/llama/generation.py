@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -28,26 +28,6 @@ class Interrupted(KeyboardInterrupt):
 
     def __str__(self) -> str:
         return f"stopped after {len(self.tokens)} of {self.args[1]} tokens"
-
-
-class Generator(Protocol):
-    """What a model can do for `Generation`."""
-
-    @property
-    def n_vocab(self) -> int:
-        """Number of tokens in the vocabulary."""
-
-    def _check_tokens(self, tokens: Any, seq: int) -> npt.NDArray[np.int32]:
-        """The tokens, checked. Raises `ModelError`."""
-
-    def _check_room(self, n: int, seq: int) -> None:
-        """Raises `ModelError` if a sequence has no room for n more tokens."""
-
-    def _sampled(self, tokens: Any, seq: int, sample: Sample) -> Any:
-        """The token sampled after `tokens`, before another call can overwrite their logits."""
-
-    def _likeliest_after(self, token: int, seq: int) -> int:
-        """The likeliest token after one checked token."""
 
 
 class Shift:
@@ -83,7 +63,7 @@ class Generation:
 
     def __init__(
         self,
-        model: Generator,
+        model: Any,
         tokens: Any,
         n: int,
         sampler: Sample | None,

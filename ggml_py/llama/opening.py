@@ -13,7 +13,7 @@ from ..gguf.reader import Gguf
 from ..gguf.whole import check_has_weights, described
 from .command_line import CommandLine, parse
 from .library import Library, library
-from .model import LlamaModel
+from .llama_model import LlamaModel
 from .options import DEFAULTS, Fit, Options, Progress, checked
 
 log = logging.getLogger("ggml_py")

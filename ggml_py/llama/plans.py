@@ -32,7 +32,7 @@ def build(library: Library, ctx: Any, n_tokens: int, n_past: int, n_seqs: int) -
     """That graph, which is the context's until `gpl_forget`. Raises `ModelError`."""
     shape = library.ffi.new("struct gpl_shape *")
     shape.n_tokens, shape.n_past, shape.n_seqs = n_tokens, n_past, n_seqs
-    _trace(library, ctx)
+    trace(library, ctx)
     graph = library.lib.gpl_build(ctx, shape)
     if graph == NULL:
         raise ModelError(
@@ -55,7 +55,7 @@ def reserved_plan_of(
     state = library.ffi.new("struct gpl_context_state *")
     library.lib.gpl_read_state(ctx, state)
     n_outputs = max(1, min(n_tokens, state.n_outputs_max))
-    _trace(library, ctx)
+    trace(library, ctx)
     try:
         graph = library.lib.gpl_build_reserved(ctx, n_tokens, n_seqs, n_outputs)
         if look is not None:
@@ -66,7 +66,7 @@ def reserved_plan_of(
         library.lib.gpl_forget(ctx)
 
 
-def _trace(library: Library, ctx: Any) -> None:
+def trace(library: Library, ctx: Any) -> None:
     """Makes the scheduler remember pins, and what planning changes of a graph."""
     lib.gp_sched_trace(library.lib.gpl_sched(ctx), True)
 

@@ -20,7 +20,7 @@ from .options import BY_NAME
 from .overrides import whole_name
 
 if TYPE_CHECKING:
-    from .model import LlamaModel
+    from .llama_model import LlamaModel
 
 Changes = dict[str, Any]
 Rooms = tuple[DeviceRoom, ...]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import struct
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,7 +16,8 @@ from ..boundary.arguments import describe, integer
 from ..errors import AbortError, GgmlError, ModelError
 from ..files.writing import whole_file
 from .batch import POS_MAX, Batch
-from .batch_checks import check_seq, checked
+from .batch_checks import checked
+from .model import Model
 
 if TYPE_CHECKING:
     import numpy as np
@@ -29,20 +30,10 @@ _END = -1  # a position: the end of a sequence
 _STATE_HEAD = 8  # bytes of a state in memory that a file does not have: a mark, the sequence
 
 
-class SequenceCalls(ABC):
+class SequenceCalls(Model):
     """Changes and saves the sequences of a model. The base class of `LlamaModel`."""
 
     _running: LlamaContext | None
-
-    @property
-    @abstractmethod
-    def n_seq_max(self) -> int:
-        """How many sequences there are."""
-
-    @property
-    @abstractmethod
-    def n_batch(self) -> int:
-        """The most tokens of one evaluation."""
 
     @abstractmethod
     def _loaded(self) -> LlamaContext:
@@ -260,11 +251,6 @@ class SequenceCalls(ABC):
                 raise ModelError(f"{what} is not a sequence of this model: {why}") from None
 
     # --- checks
-
-    def _seq(self, seq: int) -> int:
-        seq = integer("seq", seq, -POS_MAX, POS_MAX)
-        check_seq(seq, self)
-        return seq
 
     @contextmanager
     def _changing(self, doing: str = _CHANGING) -> Iterator[tuple[LlamaContext, Any]]:

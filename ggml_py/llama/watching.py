@@ -10,7 +10,7 @@ import numpy as np
 
 from ..boundary.callback import Callback
 from ..boundary.ffi import ffi, lib, text
-from ..enums import Type
+from ..enums import TensorFlag, Type
 from ..tensors.convert import DTYPES, decode
 from ..tensors.lent import Lent
 from ..tensors.tensor import Tensor
@@ -19,25 +19,60 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 
+_COMPUTE = int(getattr(TensorFlag, "COMPUTE", 0))  # older releases compute all nodes
+
+
+class Values:
+    """The values of the nodes whose names match one of `patterns`, graph by graph."""
+
+    def __init__(self, patterns: Sequence[str]) -> None:
+        if isinstance(patterns, str):
+            raise TypeError(f"watch={patterns!r}: expected a list of names, like [{patterns!r}]")
+        self._patterns = tuple(patterns)
+        self._graphs: list[dict[str, npt.NDArray[Any]]] = []
+        self._nodes: dict[str, list[npt.NDArray[Any]]] = {}  # of the graph that is computed
+
+    def wants(self, name: str) -> bool:
+        """Whether a pattern matches."""
+        return any(fnmatchcase(name, pattern) for pattern in self._patterns)
+
+    def take(self, name: str, node: Any) -> None:
+        """Copies the value of a native node. Nodes of the choices that a graph does not compute
+        have none."""
+        if not _COMPUTE or node.flags & _COMPUTE:
+            self._nodes.setdefault(name, []).append(array_of(node))
+
+    def end_graph(self) -> None:
+        """The next nodes are another graph's."""
+        found: dict[str, npt.NDArray[Any]] = {}
+        for name, values in self._nodes.items():
+            found |= {f"{name} ({i})": value for i, value in enumerate(values[:-1], 1)}
+            found[name] = values[-1]  # as in a plan, a name means its last node
+        self._graphs.append(found)
+        self._nodes = {}
+
+    def by_name(self) -> dict[str, Any]:
+        """The array of each node, ggml's first axis last; of several graphs a list of arrays."""
+        if len(self._graphs) == 1:
+            return dict(self._graphs[0])
+        names = dict.fromkeys(name for graph in self._graphs for name in graph)
+        return {name: [graph[name] for graph in self._graphs if name in graph] for name in names}
+
+
 class Watching(Callback):
-    """Copies the nodes whose names match one of `patterns`, as they are computed.
+    """Copies the nodes whose names match one of some patterns, as they are computed."""
 
-    `found` has an array per name, the first axis of ggml last; a name that is computed in several
-    graphs (ubatches) or several times has the last one's.
-    """
-
-    __slots__ = ("found", "patterns")
+    __slots__ = ("values",)
 
     def __init__(self, patterns: Sequence[str]) -> None:
         super().__init__()
-        self.patterns = tuple(patterns)
-        self.found: dict[str, npt.NDArray[Any]] = {}
+        self.values = Values(patterns)
 
     def _run(self, node: Any, ask: bool) -> bool:
         name = text(node.name)
-        wanted = any(fnmatchcase(name, pattern) for pattern in self.patterns)
+        wanted = self.values.wants(name)
         if wanted and not ask:
-            self.found[name] = array_of(node)
+            self.values.take(name, node)
         return wanted or not ask  # False as the answer to a computed node would stop
 
 

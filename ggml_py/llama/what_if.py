@@ -12,7 +12,7 @@ import fnmatch
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..backends.backend import Backend
 from ..backends.device import Device
@@ -29,18 +29,11 @@ if TYPE_CHECKING:
 Changes = dict[str, Any]  # arguments of `Plan.what_if`
 
 
-class PlannedModel(Protocol):
-    """A model that plans graphs."""
-
-    def plan(self, n_tokens: int, n_past: int, n_seqs: int) -> Plan:
-        """The plan of a graph."""
-
-
-Again = Callable[[Changes], AbstractContextManager[PlannedModel]]  # loads the model under changes
+Again = Callable[[Changes], AbstractContextManager[Any]]  # loads the model under changes
 
 
 def what_if(
-    model: PlannedModel,
+    model: Any,
     again: Again,
     weights: Iterable[str],
     shape: tuple[int, int, int],
@@ -48,13 +41,13 @@ def what_if(
 ) -> Plan:
     """The plan of a graph, as llama.cpp or the scheduler would make it under changes. `weights` are
     the names of the model's."""
-    before = model.plan(*shape)
+    before: Plan = model.plan(*shape)
     loader, rest = divided(changes, weights)
     before.check_changes(**{k: v for k, v in changes.items() if k != "profiles"})
     if not loader:
         return before.what_if(**rest)
     with again(loader) as other:
-        found = other.plan(*shape)
+        found: Plan = other.plan(*shape)
         promise = found.promise._replace(reloaded=as_texts(loader))
         found = found.promised(promise, found.breakdown)
     return found.what_if(**rest) if rest else found

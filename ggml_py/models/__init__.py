@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from ..llama.batch import Batch as Batch
 from ..llama.generation import Interrupted as Interrupted
+from ..llama.model import Model as Model
 from ..llama.sampler import Sampler as Sampler
 from .archs import ARCHS as ARCHS
 from .file.hparams import HParams as HParams
 from .loading import load as load
-from .model import Model as Model

@@ -40,5 +40,5 @@ def decode_one(sched: Scheduler, builder: GraphBuilder) -> Any:
     if builder.logit_row is not None:
         native.logits = ffi.from_buffer("float[]", builder.logit_row)
         native.n_vocab = len(builder.logit_row)
-    native.n_positions = builder.hparams.n_positions or POS_END
+    native.n_positions = POS_END
     return native

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -13,13 +13,13 @@ from ..backends.buffer import BufferType
 from ..boundary.ffi import lib
 from ..errors import AllocError, BusyError, MissingFunctionError
 from ..llama.choices import no_pipeline, refused_op
+from ..llama.decodes import Decode, DecodedUbatch, Differs, differing
 from ..scheduler.callbacks import EvalFunction, both
 from ..scheduler.refusal import deciding
 from ..scheduler.scheduler import Scheduler
 from ..scheduler.strict import without_requirements
 from .archs import ARCHS
 from .build.decoder import Decoder
-from .build.expert_copies import ExpertCopies
 from .cache.kv_caches import KvCaches, Shape
 from .cache.ubatch import Ubatch
 from .decode_one import decode_one, takes_one
@@ -28,7 +28,6 @@ from .file.hparams import HParams
 from .file.placement import LayerPlacement
 from .file.threads import Threads
 from .file.weights import Weights
-from .flow import Decode, DecodedUbatch, Differs, ModelGraph, differing, params_of
 
 if TYPE_CHECKING:
     from ..llama.choices import Choice
@@ -76,13 +75,8 @@ class Graphs:
         self._allocation = 0  # the scheduler's count for that graph
         self._why = "the first graph"  # why none is allocated
         self._ubatches: list[DecodedUbatch] = []  # of the last decode
-        self._one: Decoder[Any] | None = (
-            None  # the graph, if the last decode was one call of `compute_one`
-        )
         self.n_reused = 0
-        self.watching: list[Decode] | None = None
-        self._expert_copies = ExpertCopies() if hparams.experts and placement.gpus else None
-        self._watch_copies()
+        self.watching: list[list[Decode]] = []  # lists that get each decode
         self._reserved = False  # whether it was tried
         self._fits = False  # whether it worked
         self._sizes: dict[BufferType, int] | None = None  # see `compute_sizes`
@@ -96,8 +90,6 @@ class Graphs:
         builder = self._allocate(shape)
         builder.set_inputs(ubatch)
         self._ubatches[-1] = self._ubatches[-1]._replace(inputs=builder.inputs_set)
-        if self._expert_copies is not None:
-            self._expert_copies.forget()
         try:
             self._sched.compute(builder.graph)
         except BaseException:
@@ -119,8 +111,6 @@ class Graphs:
             or sched.allocation != self._allocation  # other code has used the scheduler
         ):
             return None
-        if self._expert_copies is not None:
-            self._expert_copies.forget()
         one, graph = builder.one, builder.graph
         call, args = lib.gp_decode_one, (one, token, 0, greedy)
         try:
@@ -140,9 +130,10 @@ class Graphs:
         if pos < 0:
             return None
         one.pos = _OTHER
-        self._one = builder
         self.n_reused += 1
-        if self.watching is not None:
+        if self.watching:
+            inputs = builder.inputs_set
+            self._ubatches = [DecodedUbatch(1, 1, True, False, (), "", inputs, native=True)]
             self.end_decode()
         return builder
 
@@ -150,37 +141,18 @@ class Graphs:
 
     def begin_decode(self) -> None:
         """Starts a decode: later computes belong to it. A `compute_one` is a decode of its own."""
-        self._ubatches, self._one = [], None
+        self._ubatches = []
 
     def end_decode(self) -> None:
-        """Ends a decode, and adds it to the list of `Model.watch`."""
-        decode = self.last_decode
-        if self.watching is not None and decode is not None:
-            self.watching.append(decode)
-
-    @property
-    def last_decode(self) -> Decode | None:
-        """The last decode; None before the first."""
-        if self._one is not None:
-            inputs = self._one.inputs_set
-            return Decode((DecodedUbatch(1, 1, True, False, (), "", inputs, native=True),))
-        return Decode(tuple(self._ubatches)) if self._ubatches else None
+        """Ends a decode, and adds it to the lists of `Model.watch`."""
+        decode = Decode(tuple(self._ubatches))
+        for decodes in self.watching:
+            decodes.append(decode)
 
     @property
     def scheduler(self) -> Scheduler:
         """The scheduler that plans and computes the graphs."""
         return self._sched
-
-    @property
-    def kept(self) -> tuple[ModelGraph, ...]:
-        """The graphs that are kept, the most recently used one last."""
-        return tuple(
-            ModelGraph(
-                params_of(shape), b.graph, b is self._allocated, b.logits,
-                b.inputs_set,
-            )
-            for shape, b in list(self._kept.items())  # another thread may evaluate
-        )  # fmt: skip
 
     def _forget(self, why: str) -> None:
         """Makes the next decode allocate its graph anew."""
@@ -201,7 +173,7 @@ class Graphs:
     def plan(self, shape: Shape) -> Plan:
         """The plan of a graph of that shape. It is made on another scheduler, because the model's
         own may have a graph allocated."""
-        with closing(self._build(shape, self.flash_attn)) as builder, self._scheduler() as sched:
+        with closing(self.built(shape)) as builder, self._scheduler() as sched:
             _pin(sched, builder)
             return sched.plan(builder.graph)
 
@@ -231,6 +203,10 @@ class Graphs:
             builder.close()
         self._kept.clear()
 
+    def built(self, shape: Shape) -> Decoder[Any]:
+        """A new graph of that shape, which the caller closes."""
+        return self._build(shape, self.flash_attn)
+
     def _build(self, shape: Shape, flash_attn: bool) -> Decoder[Any]:
         builder = ARCHS[self._hparams.arch](
             self._hparams, self._placement, self._memory, shape, flash_attn, self._sched.graph_size
@@ -250,7 +226,7 @@ class Graphs:
         builder = self._kept.pop(shape, None)
         if builder is not None and builder.graph.closed:
             builder = None
-        differs = () if before is None else differing(before.shape, shape)
+        differs = () if before is None else differing(_sizes(before.shape), _sizes(shape))
         self._note(shape, builder is None, differs)
         self._sched.reset()
         self._forget("a graph could not be allocated")
@@ -298,12 +274,6 @@ class Graphs:
         self._placement = replace(self._placement, pipeline=False)
         self._sizes = None  # there are fewer copies now
         self._sched = self._scheduler()
-        self._watch_copies()
-
-    def _watch_copies(self) -> None:
-        if self._expert_copies is not None:
-            with suppress(MissingFunctionError):  # older releases copy only used experts themselves
-                self._sched.set_copy_callback(self._expert_copies)
 
     def _alloc(self, builder: Decoder[Any]) -> None:
         """Gives a graph its memory. Raises `AllocError`."""
@@ -404,6 +374,12 @@ class Graphs:
                 == self._placement.backend(il).ptr
                 for il, node in enumerate(builder.flash_attn_nodes)
             )
+
+
+def _sizes(shape: Shape) -> dict[str, int]:
+    """The parameters that a graph is built for, by upstream's names."""
+    n_kv = dict(zip(("n_kv", "n_kv_swa"), shape.n_kv, strict=False))
+    return {"n_tokens": shape.n_tokens, "n_outputs": shape.n_outputs, **n_kv}
 
 
 def _pin(sched: Scheduler, builder: Decoder[Any]) -> None:

@@ -10,11 +10,11 @@ from typing import Any
 
 from .. import llama
 from ..backends.device import Device
-from ..errors import ModelError
+from ..errors import ModelError, NotBuiltError
 from ..gguf.reader import Gguf
 from ..gguf.whole import check_has_weights, described
 from ..llama.archs import ARCHITECTURES
-from ..llama.model import LlamaModel
+from ..llama.model import Model
 from ..llama.options import Options, Progress, checked
 from ..llama.overrides import (
     Overrides,
@@ -33,12 +33,12 @@ from .build.decoder import Decoder, DecoderWeights
 from .cache.kv_caches import KvCaches
 from .file import hparams
 from .file.free_memory import check_reserved, check_room, naming
-from .file.hparams import HParams
+from .file.hparams import HParams, UnsupportedError
 from .file.placement import LayerPlacement, keeps_mapped, open_backends, place
 from .file.threads import Threads
 from .file.weights import Weights
 from .graphs import Graphs
-from .model import Model
+from .own_model import OwnModel
 
 _LESS_WEIGHTS = (
     "To need less, put fewer layers on the GPUs (n_gpu_layers, -ngl), place some weights elsewhere "
@@ -91,7 +91,7 @@ def load(
     graphs: str = "auto",
     build: bool = True,
     header_only: bool = False,
-) -> Model | LlamaModel:
+) -> Model:
     """Opens a GGUF model for evaluation. Options are llama.cpp's, with its meanings.
 
     `devices` are `Device`s or names ("rpc:HOST:PORT" for a server's devices, "sim:NAME" for a
@@ -125,7 +125,8 @@ def load(
 
     `graphs` are "ours", of an architecture in `ARCHS`, or "libllama", of any that llama.cpp loads
     (`llama.open`, which builds libllama if it is not there, unless `build` is False). "auto" means
-    ours if we write that architecture and split mode, for one sequence; otherwise libllama's.
+    ours if we write that architecture and split mode, for one sequence, and the file has nothing
+    that our own graphs lack; otherwise libllama's. `Model.graphs` says which.
 
     `path` may be an http(s) address, of which only the header is read. With `header_only` a file
     may end after its header. Such a model plans; evaluating raises `ModelError`.
@@ -146,9 +147,20 @@ def load(
         del asked[name]
     with ExitStack() as stack:
         local, only_header = stack.enter_context(described(path, header_only))
-        if _by_libllama(local, graphs, checked(asked)):
-            return llama.open(path, build=build, header_only=header_only, **asked)
-        return _ours(local, asked, only_header, stack.pop_all())
+        lacking: UnsupportedError | None = None
+        if not _by_libllama(local, graphs, checked(asked)):
+            try:
+                return _ours(local, asked, only_header, stack.pop_all())
+            except UnsupportedError as error:
+                if graphs == "ours":
+                    raise
+                lacking = error
+    try:
+        return llama.open(path, build=build, header_only=header_only, **asked)
+    except (ModelError, NotBuiltError) as error:
+        if lacking is None:
+            raise
+        raise ModelError(f"{lacking}. Of libllama: {error}") from None
 
 
 def _ours(
@@ -156,7 +168,7 @@ def _ours(
     asked: dict[str, Any],
     only_header: str,
     closing: ExitStack,
-) -> Model:
+) -> OwnModel:
     """The model with our own graphs. `closing` closes what its file needs."""
     with closing as stack, Gguf.open(path) as gguf:
         wanted = checked(asked)
@@ -183,13 +195,13 @@ def _ours(
         stack.callback(built.close)
         if options.progress is not None:
             weights.read(options.progress)
-        model = (hp, placement, weights, memory, built, options.n_batch, options.n_ubatch)
 
         def again(changes: Changes) -> AbstractContextManager[Model]:
             return _again(path, wanted, placement, changes)
 
-        file = (gguf.path, gguf.metadata, made)
-        opened = Model(*model, file, again, stack.pop_all())
+        model = (gguf, hp, placement, weights, memory, built)
+        sizes = (options.n_batch, options.n_ubatch)
+        opened = OwnModel(*model, sizes, made, again, stack.pop_all())
         opened.rooms = found
         return opened
 
@@ -226,7 +238,6 @@ def _again(
     asked = vars(options) | {"progress": None, "program": None}
     asked |= again.options | {"graphs": "ours"}
     with again.assuming(), load(path, **asked) as model:
-        assert isinstance(model, Model)
         yield model
 
 
@@ -245,7 +256,7 @@ def _architecture(gguf: Gguf) -> tuple[type[Decoder[Any]], HParams]:
         hp = hparams.read(gguf.metadata, arch, graph.rope_mode)
         return graph, graph.read_hparams(hparams.Keys(gguf.metadata, arch), hp)
     except ModelError as error:
-        raise ModelError(f"{gguf.path}: {error}") from None
+        raise type(error)(f"{gguf.path}: {error}") from None
 
 
 def _placement(

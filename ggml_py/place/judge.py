@@ -15,7 +15,6 @@ from ..errors import AbortError, AllocError, ModelError, UnknownDeviceError
 from ..memory.shortfalls import (
     DeviceRoom,
     Shortfall,
-    UncutBuffer,
     not_known,
     shortfalls,
     used,
@@ -30,13 +29,11 @@ from ..trace.units import format_factor, format_time
 from .evaluate import SURE
 
 if TYPE_CHECKING:
-    from ..backends.device import Device
-    from ..llama import LlamaModel
     from ..models import Model
 
 RESERVE = 1 << 30  # bytes that stay free on each device: llama.cpp's default of --fit-target
 Changes = dict[str, Any]
-Opened = Callable[[Changes], AbstractContextManager["Model | LlamaModel"]]
+Opened = Callable[[Changes], AbstractContextManager["Model"]]
 LEAST = 0.05  # part of the time, or of the bytes, that a change must save
 _SLOWER = 10  # times that a byte takes in host memory, where speeds are not known
 _WORSE = 1.05  # from which on another graph's time is called longer
@@ -102,7 +99,7 @@ class Judge:
     def __init__(
         self,
         opened: Opened,
-        shapes: Callable[[Model | LlamaModel], tuple[GraphShape, ...]],
+        shapes: Callable[[Model], tuple[GraphShape, ...]],
         machine: Machine | None,
         reserve: int = RESERVE,
     ) -> None:
@@ -154,7 +151,7 @@ class Judge:
         try:
             with self._opened(changes) as model:
                 memory = model.memory
-                found, uncut = _room_of(model)
+                found, uncut = model.rooms, model.uncut_buffers
                 if self._kept is None:
                     self._kept = _kept(memory, found, self.reserve)
                     self.lacks = shortfalls(memory, uncut, found)
@@ -169,7 +166,7 @@ class Judge:
         except _REFUSALS as error:
             return Trial(changes, str(error) or type(error).__name__)
 
-    def _measure(self, model: Model | LlamaModel, shape: GraphShape) -> Measure:
+    def _measure(self, model: Model, shape: GraphShape) -> Measure:
         plan = model.plan(*shape)
         moved = passing(plan)
         assert moved is not None  # the plan is a scheduler's
@@ -243,32 +240,6 @@ def _host_part(measure: Measure) -> float:
         copy.seconds or 0.0 for copy in cost.copies if plan.splits[copy.split].backend in devices
     )
     return (elsewhere + copied) / cost.seconds if cost.seconds else 0.0
-
-
-def devices_of(model: Model | LlamaModel) -> list[Device]:
-    """The devices that a model was opened for."""
-    from ..llama import LlamaModel
-
-    if isinstance(model, LlamaModel):
-        return list(model.devices)
-    return [backend.device for backend in model.placement.backends]
-
-
-def lacks(model: Model | LlamaModel) -> tuple[Shortfall, ...]:
-    """The memory that devices lack for a model, as far as that is known."""
-    found, uncut = _room_of(model)
-    return shortfalls(model.memory, uncut, found)
-
-
-def _room_of(
-    model: Model | LlamaModel,
-) -> tuple[Sequence[DeviceRoom], Sequence[UncutBuffer]]:
-    """The memory of a model's devices, and its largest buffers where they are known."""
-    from ..llama import LlamaModel
-
-    if isinstance(model, LlamaModel):
-        return model.rooms, model.uncut_buffers
-    return model.rooms, ()
 
 
 def _kept(

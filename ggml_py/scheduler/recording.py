@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -19,7 +19,10 @@ if TYPE_CHECKING:
     from ..plan import Plan
     from ..run import Run
     from ..trace.run import RunEvent, SchedulerRecord
+    from .borrowed import BorrowedScheduler
     from .scheduler import Scheduler
+
+    Recorded: TypeAlias = Scheduler | BorrowedScheduler
 
 _MEMCPY_BYTES = 32 << 20
 _RECENT = 16  # plans that a new one is compared with: enough for the n_copies of some schedulers
@@ -43,7 +46,7 @@ class Recording:
     """
 
     def __init__(
-        self, *schedulers: Scheduler, per_op: bool = False, max_events: int = 1 << 20
+        self, *schedulers: Recorded, per_op: bool = False, max_events: int = 1 << 20
     ) -> None:
         if not schedulers:
             raise TypeError("expected at least one Scheduler to record")
@@ -54,9 +57,9 @@ class Recording:
         self._schedulers = tuple(dict.fromkeys(schedulers))
         self._per_op = per_op
         self._plans: list[Plan] = []
-        self._computed: dict[Scheduler, dict[int, int]] = {}  # compute -> index of its plan
-        self._last: dict[Scheduler, tuple[int, int]] = {}  # allocation and its plan's index
-        self._names: dict[Scheduler, list[str]] = {}
+        self._computed: dict[Recorded, dict[int, int]] = {}  # compute -> index of its plan
+        self._last: dict[Recorded, tuple[int, int]] = {}  # allocation and its plan's index
+        self._names: dict[Recorded, list[str]] = {}
         self._run: Run | None = None
 
     @property
@@ -115,15 +118,22 @@ class Recording:
 
     def _computing(self, scheduler: Scheduler, graph: Graph) -> None:
         """Notes the plan of the compute that `scheduler` is about to start."""
-        allocation, index = self._last.get(scheduler, (-1, -1))
-        if allocation != scheduler._n_allocs:
+        compute = lib.gp_run_computes(scheduler.ptr)
+        self.note(scheduler, scheduler._n_allocs, compute, lambda: scheduler.plan(graph))
+
+    def note(
+        self, scheduler: Recorded, allocation: int, compute: int, plan: Callable[[], Plan]
+    ) -> None:
+        """Notes the plan of a scheduler's compute: that of an allocation, which is read once."""
+        before, index = self._last.get(scheduler, (-1, -1))
+        if before != allocation:
             index = len(self._plans)
-            self._plans.append(scheduler.plan(graph))
-            self._last[scheduler] = scheduler._n_allocs, index
-        self._computed[scheduler][lib.gp_run_computes(scheduler.ptr)] = index
+            self._plans.append(plan())
+            self._last[scheduler] = allocation, index
+        self._computed[scheduler][compute] = index
 
     def _record(
-        self, scheduler: Scheduler, rows: Any, lost: int, index_of: Sequence[int]
+        self, scheduler: Recorded, rows: Any, lost: int, index_of: Sequence[int]
     ) -> SchedulerRecord:
         from ..trace.run import SchedulerRecord
 
@@ -164,12 +174,12 @@ def events_of(scheduler: Scheduler, work: Callable[[], object]) -> list[RunEvent
     return list(_plain(rows, 0, rows[0].start if len(rows) else 0, 0))
 
 
-def _stop(scheduler: Scheduler) -> None:
+def _stop(scheduler: Recorded) -> None:
     scheduler._recording = None
     lib.gp_run_stop(scheduler.ptr)
 
 
-def _taken(scheduler: Scheduler) -> tuple[Any, int]:
+def _taken(scheduler: Recorded) -> tuple[Any, int]:
     """The recorded events, and the number of events that there was no room for."""
     if scheduler.closed:
         return (), 0

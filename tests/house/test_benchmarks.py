@@ -135,13 +135,13 @@ def test_a_decoding_step_is_taken_apart(tmp_path):
     assert result["python_share"] == pytest.approx(result["python_us"] / result["token_us"])
     by_function = {f["function"]: f for f in result["functions"]}
     assert sum(f["us"] for f in result["functions"]) == pytest.approx(result["python_us"])
-    assert "models/evaluation.py: _likeliest_after" in by_function
+    assert "models/own_model.py: _likeliest_after" in by_function
     assert not any("graph_compute" in name for name in by_function)
 
 
 def parity(*options):
     return subprocess.run(
-        [sys.executable, str(BENCHMARKS / "parity.py"), "--only", "llama,gemma3", *options],
+        [sys.executable, str(BENCHMARKS / "parity.py"), "--only", "llama,gpt-oss", *options],
         capture_output=True, text=True, check=False, env=os.environ, timeout=300,
     )  # fmt: skip
 
@@ -152,7 +152,7 @@ def test_parity_is_a_table_of_architectures_and_settings(oracle):
     cells = json.loads(done.stdout)
     assert [(c["architecture"], c["type"], c["setting"]) for c in cells] == [
         (name, type_, setting)
-        for name in ("llama", "gemma3")
+        for name in ("llama", "gpt-oss")
         for type_ in ("f16", "q4_0")
         for setting in ("plain", "repacked")
     ]

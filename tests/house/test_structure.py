@@ -175,8 +175,8 @@ def test_an_upward_import_is_noticed(kind, folder, why, tmp_path):
     [
         ("trace.cause", "boundary.ffi"), ("export.rows", "tensors.tensor"),
         ("tensors.tensor", "trace.record"), ("gguf.reader", "sim.device"),
-        ("models.model", "trace.cause"), ("boundary.handle", "export.rows"),
-        ("scheduler.scheduler", "models.model"), ("new.room", "errors"),
+        ("models.own_model", "trace.cause"), ("boundary.handle", "export.rows"),
+        ("scheduler.scheduler", "models.own_model"), ("new.room", "errors"),
     ],
 )  # fmt: skip
 def test_the_walls_are_there(source, target):

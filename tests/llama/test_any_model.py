@@ -77,7 +77,7 @@ def test_threads_do_not_spin_beside_those_of_other_devices(archs, monkeypatch, d
 def test_both_ways_give_the_same_plan(archs, name):
     """Node by node, with causes, for the architectures that we write ourselves."""
     path = archs / f"{ARCHS[name]}.gguf"
-    n_past = 200 if name == "gpt2" else 300  # it has learned 256 positions
+    n_past = 300
     with ggml.sim_device("both0", profile="rtx4090"):
         for n_gpu_layers in (0, 1, 99):
             options = {
@@ -483,7 +483,7 @@ def test_the_command_line_plans_what_we_do_not_write(archs):
                "--fit", "on")  # fmt: skip
     assert done.returncode == 0 and "libllama's graph" in done.stdout
     done = run("trace", archs / "deepseek2-moe.gguf", "-n", 1)
-    assert done.returncode == 2 and "trace needs our own graphs" in done.stderr
+    assert done.returncode == 0 and "graphs reused: " in done.stdout, done.stderr
 
 
 def test_the_command_line_generates_with_any_model(archs):

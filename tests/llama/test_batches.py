@@ -370,3 +370,18 @@ def test_tokens_in_turn_are_those_of_each_alone(model):
             row = model.eval([token], seq=seq)
             np.testing.assert_allclose(row, alone[seq][i], atol=1e-4)
     assert spans(model)[:2] == [(0, 7), (0, 7)]
+
+
+def test_the_last_graph_of_a_batch_is_noted(arch_file):
+    """Two sequences of unlike lengths, each with its cache: libllama makes two graphs of them."""
+    with load(arch_file("llama"), n_seq_max=2, graphs="libllama") as model:
+        batch = models.Batch()
+        for seq, n in ((0, 3), (1, 5)):
+            for i in range(n):
+                batch.add(i + 1, seq=seq, logits=i == n - 1)
+        with model.record() as recording, model.watch() as seen:
+            model.decode(batch)
+    ((last,),) = (decode.ubatches for decode in seen)
+    assert (last.n_tokens, last.n_outputs, last.built) == (2, 1, True)
+    (scheduler,) = recording.run.schedulers
+    assert scheduler.plans == (-1, 0) and len(recording.run.plans) == 1

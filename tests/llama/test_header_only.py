@@ -174,7 +174,7 @@ def test_graphs_are_ours_or_libllamas(whole):
     with pytest.raises(ModelError, match=r"split_mode='row': our own graphs know 'layer'"):
         models.load(whole, graphs="ours", split_mode="row")
     with models.load(whole) as model:
-        assert isinstance(model, models.Model) and "libllama" not in model.plan(1).headline()
+        assert model.graphs == "ours" and "libllama" not in model.plan(1).headline()
         assert model.metadata["general.architecture"] == "llama" and model.path == whole
         assert len(model.vocab) == 8192 and model.vocab[1] == "<s>"
 

@@ -15,11 +15,11 @@ from ggml_py import ModelError, models
 from ggml_py.checks import assert_max_splits, assert_pins
 
 from ..support import arch_headers
-from ..support.arch_files import ARCHS, OURS, PROMPTS, SEEDS, check, deeper, load
+from ..support.arch_files import ARCHS, LIBLLAMAS, OURS, PROMPTS, SEEDS, check, deeper, load
 from ..support.oracle_programs import node_lines
 from ..support.stopped_models import stopped_after
 
-WINDOWS = ("olmo2", "gemma2", "gemma3", "gpt-oss")  # have layers that see the last tokens only
+WINDOWS = ("gpt-oss",)  # have layers that see the last tokens only
 OPTIONS = {
     "plain": {"flash_attn": "off"},
     "flash": {"flash_attn": "on"},
@@ -49,6 +49,18 @@ def test_files_of_ours_are_like_upstreams(oracle, arch_file, tmp_path, name):
 @pytest.mark.parametrize(("name", "options"), CASES)
 def test_logits_are_libllamas(oracle, arch_file, tmp_path, name, options, n_prompt):
     check(oracle, arch_file(name), PROMPTS[n_prompt], tmp_path, **OPTIONS[options])
+
+
+@pytest.mark.parametrize("options", ["plain", "q8_0"])
+@pytest.mark.parametrize("name", LIBLLAMAS)
+def test_all_others_are_libllamas_own(oracle, arch_file, tmp_path, name, options):
+    """`load` gives them to libllama by itself: the same answers and nodes, by the same calls."""
+    path, options = arch_file(name), OPTIONS[options] | {"n_ubatch": 16}
+    check(oracle, path, PROMPTS[64], tmp_path, **options)
+    expected = oracle.nodes(path, PROMPTS[1], tmp_path, **options)
+    with load(path, **options) as model:
+        assert isinstance(model, models.Model) and model.graphs == "libllama"
+        assert node_lines(model.plan(1)) == expected
 
 
 @pytest.mark.parametrize("n_ubatch", [16, 7])
@@ -106,12 +118,7 @@ def test_the_graph_is_upstreams(oracle, arch_file, tmp_path, name, options, n_to
 def test_a_long_prompt_on_several_threads(oracle, arch_file, tmp_path, name):
     """300 tokens in pieces, then 64: attention reads more than 256 cells."""
     path, prompt = tmp_path / "longer.gguf", [(i * 31 + 5) % 97 for i in range(300)]
-
-    def edit(tensors):
-        if "position_embd.weight" in tensors:
-            tensors["position_embd.weight"] = np.tile(tensors["position_embd.weight"], (2, 1))
-
-    deeper(arch_file(name), path, 2, "q4_0", edit=edit, context_length=512)
+    deeper(arch_file(name), path, 2, "q4_0", context_length=512)
     check(oracle, path, prompt, tmp_path, n_predict=64, n_threads=2, n_ubatch=128)
 
 
@@ -173,18 +180,6 @@ def test_layers_on_a_gpu(sims, arch_file, name, n_gpu_layers):
     np.testing.assert_array_equal(*rows)
     assert_pins(plan, {"result_output": "gpu0"})
     assert_max_splits(plan, 2)  # from one layer on all is on the GPU
-
-
-def test_learned_positions_are_a_limit(arch_file):
-    """The cache has room for 512 tokens, the file vectors for 256 positions."""
-    with load(arch_file("gpt2")) as model:
-        assert model.n_ctx == model.hparams.n_positions == 256
-        row = model.eval(PROMPTS[64])
-        with pytest.raises(ModelError, match=r"64 of 256 tokens .*no room for 193 more"):
-            model.eval([1] * 193)
-        assert model.eval([1] * 192).shape == row.shape and model.n_past == 256
-        with pytest.raises(ModelError, match="at most 256 tokens together"):
-            model.plan(1, 256)
 
 
 def test_another_architecture(arch_file, tmp_path):

@@ -15,13 +15,9 @@ from ..support.arch_files import (
     fused_but_biases,
     load,
     tied,
-    without_rope_factors,
 )
 
-ROTATED = (
-    *("llama", "qwen2", "qwen3", "smollm3", "olmo2", "phi3", "qwen3moe", "gemma2", "gemma3"),
-    "gpt-oss",
-)
+ROTATED = ("llama", "qwen2", "qwen3", "qwen3moe", "gpt-oss")
 SCALINGS = {
     "linear": {"rope__scaling__factor": 4.0},
     "none": {"rope__scaling__type": "none", "rope__scaling__factor": 4.0},
@@ -54,28 +50,11 @@ def test_rope_scaling(agree, name, scaling):
     agree(name, **SCALINGS[scaling])
 
 
-@pytest.mark.parametrize("flash_attn", ["on", "off"])
-@pytest.mark.parametrize("edit", [fused, fused_but_biases])
-@pytest.mark.parametrize("name", [*ROTATED, "llama-moe"])
-def test_fused_qkv(agree, name, edit, flash_attn):
-    agree(name, {"flash_attn": flash_attn}, edit=edit)
-
-
-@pytest.mark.parametrize("name", ["llama", "qwen2", "qwen3", "smollm3", "phi3", "gpt2", "gemma3"])
-def test_tied_output(agree, name):
-    agree(name, edit=tied)
-
-
-@pytest.mark.parametrize("name", ["llama", "phi3"])
-@pytest.mark.parametrize("n_ctx_orig", [64, 512, 1024])
-def test_factors_for_long_and_short_contexts(agree, name, n_ctx_orig):
-    """The context has 512 tokens: the long ones' factors if the model was made for fewer."""
-    longrope = {
-        "rope__scaling__type": "longrope",
-        "rope__scaling__attn_factor": 1.19,
-        "rope__scaling__original_context_length": n_ctx_orig,
-    }
-    agree(name, edit=same if name == "phi3" else long_and_short, **longrope)
+LONG = {
+    "rope__scaling__type": "longrope",
+    "rope__scaling__attn_factor": 1.19,
+    "rope__scaling__original_context_length": 64,
+}
 
 
 def long_and_short(tensors):
@@ -84,36 +63,34 @@ def long_and_short(tensors):
     tensors["rope_factors_short.weight"] = abs(freqs[::-1]) + 1
 
 
-@pytest.mark.parametrize("name", ["phi3", "gemma2", "gemma3"])
-def test_heads_rotated_in_part(agree, name):
-    agree(
-        name,
-        edit=without_rope_factors,
-        rope__dimension_count=96,
-        rope__dimension_count_swa=96,
-    )
+LACKING = {
+    "fused": ("llama", {"edit": fused}, "'blk.0.attn_qkv.weight': queries, keys and values in one"),
+    "fused, three biases": ("qwen2", {"edit": fused_but_biases}, "queries, keys and values in one"),
+    "long contexts": ("llama", {"edit": long_and_short, **LONG}, "rope scaling 'longrope'"),
+}
 
 
-@pytest.mark.parametrize("cap", [5.0, 77.7])
-@pytest.mark.parametrize("name", ["gemma2", "gemma3"])
-def test_soft_caps(agree, name, cap):
-    agree(name, attn_logit_softcapping=cap, final_logit_softcapping=cap / 7)
+@pytest.mark.parametrize("case", LACKING)
+def test_what_our_own_graphs_lack_is_libllamas(agree, arch_file, tmp_path, case):
+    """Without a word of the user: the same file, the same answers."""
+    name, changes, message = LACKING[case]
+    agree(name, **changes)
+    path = tmp_path / "changed.gguf"
+    with load(path) as model:
+        assert model.graphs == "libllama"
+    with pytest.raises(ModelError, match=message):
+        load(path, graphs="ours")
 
 
-@pytest.mark.parametrize("name", ["olmo2", "gemma3"])
-def test_windows_are_optional(agree, name):
-    agree(name, attention__sliding_window=0)
+@pytest.mark.parametrize("name", ["llama", "qwen2", "qwen3"])
+def test_tied_output(agree, name):
+    agree(name, edit=tied)
 
 
-@pytest.mark.parametrize("name", ["olmo2", "gemma2", "gemma3", "gpt-oss"])
 @pytest.mark.parametrize("pattern", [0, 3])
-def test_patterns_of_windows(agree, name, pattern):
+def test_patterns_of_windows(agree, pattern):
     """With 0 all layers have one, and the other cache is empty."""
-    agree(name, attention__sliding_window_pattern=pattern)
-
-
-def same(_tensors):
-    pass
+    agree("gpt-oss", attention__sliding_window_pattern=pattern)
 
 
 @pytest.mark.parametrize(
@@ -127,23 +104,17 @@ def same(_tensors):
             "sliding_window_pattern' has 2 values: expected 4, one per layer",
         ),
         ({"attention__layer_norm_rms_epsilon": "much"}, "epsilon' is 'much': expected float"),
-        ({"expert_count": 4, "expert_used_count": 1}, "only dense models of"),
     ],
 )
-def test_what_gemma2_refuses(arch_file, tmp_path, changes, message):
+def test_what_a_window_refuses(arch_file, tmp_path, changes, message):
     path = tmp_path / "changed.gguf"
-    deeper(arch_file("gemma2"), path, 4, "f16", **changes)
+    deeper(arch_file("gpt-oss"), path, 4, "f16", **changes)
     with pytest.raises(ModelError, match=message):
-        load(path)
+        load(path, graphs="ours")
 
 
-def test_no_layer_with_a_window(arch_file, tmp_path):
-    """libllama aborts; it is the model without windows."""
-    rows = []
-    for changes in ({"sliding_window_pattern": 1}, {"sliding_window": 0}):
-        path = tmp_path / "changed.gguf"
-        changes = {f"attention__{key}": value for key, value in changes.items()}
-        deeper(arch_file("olmo2"), path, 4, "f16", **changes)
-        with load(path) as model:
-            rows.append(model.eval(PROMPTS[64]))
-    np.testing.assert_array_equal(*rows)
+def test_experts_where_there_are_none(arch_file, tmp_path):
+    path = tmp_path / "changed.gguf"
+    deeper(arch_file("qwen2"), path, 4, "f16", expert_count=4, expert_used_count=1)
+    with pytest.raises(ModelError, match="only dense models of"):
+        load(path, graphs="ours")

@@ -127,7 +127,7 @@ def test_tensor_that_nobody_uses(tmp_path):
     with pytest.raises(
         ModelError, match=r"1 tensor that .* does not use: blk.0.attn_q_norm.weight"
     ):
-        load(changed(tmp_path, add=[extra]))
+        load(changed(tmp_path, add=[extra]), graphs="ours")
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ def test_tensor_that_nobody_uses(tmp_path):
         ),
         (
             {**EXPERTS, "llama.expert_group_count": 2},
-            "'llama.expert_group_count' is 2: expected 0 or 1",
+            "2 groups of experts: our own graphs have one",
         ),
         (EXPERTS, r"tensor 'blk.0.ffn_gate_inp.weight' \[64, 8\] is not among"),
         ({"llama.rope.dimension_count": 8}, "rope.dimension_count' is 8: expected 16, all ele"),
@@ -155,7 +155,7 @@ def test_tensor_that_nobody_uses(tmp_path):
 )
 def test_bad_metadata(tmp_path, metadata, message):
     with pytest.raises(ModelError, match=message):
-        load(changed(tmp_path, metadata=metadata))
+        load(changed(tmp_path, metadata=metadata), graphs="ours")
 
 
 def test_one_value_per_layer(tmp_path, path):
@@ -345,3 +345,11 @@ def test_a_model_that_is_dropped_or_fails_to_load_is_freed(path, tmp_path):
         load(changed(tmp_path, drop=["output_norm.weight"]))
     gc.collect()
     assert before == dict(LIVE)
+
+
+@pytest.mark.needs(release="default")
+@pytest.mark.thorough("programs")
+def test_a_file_that_neither_takes(tmp_path):
+    """Both reasons are in the error."""
+    with pytest.raises(ModelError, match=r"does not use: extra\..* Of libllama: .*wrong number"):
+        load(changed(tmp_path, add=[("extra.weight", np.zeros(4, np.float32), "f32", (4,))]))

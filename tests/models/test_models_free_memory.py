@@ -81,7 +81,7 @@ def test_what_does_not_fit_is_named_and_freed(sims, path, sizes, nothing_left, p
 
 def test_the_second_of_two_caches(sims, arch_file, nothing_left):
     """Of layers with a sliding window: the first is freed, too."""
-    path = arch_file("gemma3")
+    path = arch_file("gpt-oss")
     sim = sims("gpu0")
     with GPU(path) as model:
         tensors = [(*c.k.values(), *c.v.values()) for c in model._memory.caches]

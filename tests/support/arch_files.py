@@ -37,7 +37,9 @@ ARCHS = {  # the names of upstream's files
     "mamba2": "mamba2-dense",
 }
 RECURRENT = ("mamba", "mamba2")  # have a state in place of attention
-OURS = tuple(name for name in ARCHS if name not in RECURRENT)  # our own graphs are of these
+# Our own graphs are of these.
+OURS = ("llama", "qwen2", "qwen3", "llama-moe", "qwen3moe", "gpt-oss")
+LIBLLAMAS = tuple(name for name in ARCHS if name not in OURS)
 
 
 def check(
@@ -156,9 +158,3 @@ def tied(tensors: Tensors) -> None:
     """Uses the token embedding as the output, too."""
     for kind in ("weight", "scale", "input_scale"):
         tensors.pop(f"output.{kind}", None)
-
-
-def without_rope_factors(tensors: Tensors) -> None:
-    """Leaves the frequencies as they are."""
-    for name in [name for name in tensors if name.startswith("rope_")]:
-        del tensors[name]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ...models.flow import Decode
+    from ...llama.decodes import Decode
 
 
 def lines(decodes: Sequence[Decode]) -> list[str]:

@@ -18,7 +18,7 @@ from .bar import bar
 from .command_line import keep_command_line
 
 if TYPE_CHECKING:
-    from ...llama import Fit, LlamaModel
+    from ...llama import Fit
     from ...models import Model
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -251,7 +251,7 @@ def load_model(
     no_build: bool = False,
     fit: Fit | None = None,
     **options: Any,
-) -> Model | LlamaModel:
+) -> Model:
     """The model that the options describe."""
     from ... import llama
     from ...llama.overrides import parse_overrides
@@ -267,23 +267,10 @@ def load_model(
     return load(model, **options)
 
 
-def read_model(model: str, quiet: bool, **options: Any) -> Model | LlamaModel:
+def read_model(model: str, quiet: bool, **options: Any) -> Model:
     """`load_model`, which also reads the weights; a bar shows the progress unless `quiet`."""
     with bar(f"loading {Path(model).name}", not quiet) as progress:
         return load_model(model, progress=progress, **options)
-
-
-def ours(model: Model | LlamaModel, what: str) -> Model:
-    """The model, if its graphs are ours. Raises a usage error."""
-    from ...models import Model
-
-    if isinstance(model, Model):
-        return model
-    model.close()
-    raise click.UsageError(
-        f"{what} needs our own graphs, and {model.arch} is an architecture (or -sm a split mode) "
-        "of libllama's"
-    )
 
 
 _NO_DEPTH = (

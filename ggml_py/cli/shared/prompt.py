@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from ...llama import LlamaModel, Tokenizer
+    from ...llama import Tokenizer
     from ...models import Model
 
 
@@ -36,7 +36,7 @@ class Prompt:
 
 
 def prompt_of(
-    model: Model | LlamaModel,
+    model: Model,
     text: str | None,
     tokens: list[int] | None,
     chat: bool,

@@ -12,7 +12,6 @@ from .setup import ModelSetup, setup_of
 
 if TYPE_CHECKING:
     from ...advice.finding import Finding
-    from ...llama import LlamaModel
     from ...memory.shortfalls import Shortfall
     from ...models import Model
     from ...place.judge import Changes, GraphShape, Judge
@@ -43,13 +42,12 @@ class Remedies:
         """Missing memory of devices with the given options, in the words of `memory`. None if the
         model could not be opened again."""
         from ...errors import AllocError, ModelError
-        from ...place.judge import lacks
 
         if self._setup.options["graphs"] != "ours":
             return None if self._judge.given.refused else self._judge.lacks
         try:
             with self._setup.by_libllama({}) as model:
-                return lacks(model)
+                return model.shortfalls()
         except (AllocError, ModelError):
             return None
 
@@ -90,7 +88,7 @@ class Remedies:
 
         options = self._setup.options
 
-        def shapes(model: Model | LlamaModel) -> tuple[GraphShape, ...]:
+        def shapes(model: Model) -> tuple[GraphShape, ...]:
             n_ctx = getattr(model, "n_ctx", options["n_ctx"] or 512)
             self._facts.update(_facts(model), n_ctx=n_ctx)
             return shapes_of(*self._source.shape, n_ctx, model.n_ubatch)
@@ -117,14 +115,13 @@ class Remedies:
         return found
 
 
-def _facts(model: Model | LlamaModel) -> dict[str, Any]:
+def _facts(model: Model) -> dict[str, Any]:
     """What `Given` needs to know about a model."""
     from ...llama.params import GPU_TYPES
-    from ...place.judge import devices_of
 
     arch = model.metadata["general.architecture"]
     return {
         "n_layer": int(model.metadata[f"{arch}.block_count"]),
         "n_expert": int(model.metadata.get(f"{arch}.expert_count", 0)),
-        "gpus": tuple(d.name for d in devices_of(model) if d.type in GPU_TYPES),
+        "gpus": tuple(d.name for d in model.devices if d.type in GPU_TYPES),
     }

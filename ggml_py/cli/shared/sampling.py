@@ -13,7 +13,6 @@ import click
 from ...llama.sampling import Sampling
 
 if TYPE_CHECKING:
-    from ...llama import LlamaModel
     from ...models import Model, Sampler
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -61,9 +60,7 @@ def given_sampling(options: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in found.items() if value not in (None, ())}
 
 
-def make_sampler(
-    given: dict[str, Any], banned: Iterable[int], model: Model | LlamaModel
-) -> Sampler | None:
+def make_sampler(given: dict[str, Any], banned: Iterable[int], model: Model) -> Sampler | None:
     """The sampler, or None if only the likeliest token is asked for."""
     from ...models import Sampler
 

@@ -32,7 +32,7 @@ class ModelSetup:
             self.options["fit"] = "off"
 
     @contextmanager
-    def opened(self, changes: Changes) -> Iterator[Model | LlamaModel]:
+    def opened(self, changes: Changes) -> Iterator[Model]:
         """The model with changes; warnings about the options were already shown."""
         with (
             _quiet(),
@@ -40,7 +40,7 @@ class ModelSetup:
         ):
             yield model
 
-    def by_libllama(self, changes: Changes) -> AbstractContextManager[Model | LlamaModel]:
+    def by_libllama(self, changes: Changes) -> AbstractContextManager[Model]:
         """The model with changes, opened by libllama if it is there. Its largest buffers are known
         then, and our own graphs have the same ones."""
         return self.opened({**changes, "graphs": _graphs({"graphs": "auto"})})
@@ -66,7 +66,7 @@ class ModelSetup:
         }  # fmt: skip
 
     @contextmanager
-    def _fitting(self, changes: Changes) -> Iterator[Model | LlamaModel]:
+    def _fitting(self, changes: Changes) -> Iterator[Model]:
         more = {"fit": "on", "graphs": "libllama", "no_build": True}
         with self.opened({**changes, **more}) as model:
             yield model
@@ -87,12 +87,12 @@ class ProgramSetup(ModelSetup):
                 self._rest += ["-c", str(n_ctx)]
 
     @contextmanager
-    def opened(self, changes: Changes) -> Iterator[Model | LlamaModel]:
+    def opened(self, changes: Changes) -> Iterator[Model]:
         with self._with({**self.options, **changes}, ["--fit", "off"]) as model:
             yield model
 
     @contextmanager
-    def _fitting(self, changes: Changes) -> Iterator[Model | LlamaModel]:
+    def _fitting(self, changes: Changes) -> Iterator[Model]:
         with self._with({**self.options, **changes}, ["--fit", "on"]) as model:
             yield model
 

@@ -40,7 +40,6 @@ from .options import (
 )
 
 if TYPE_CHECKING:
-    from ...llama import LlamaModel
     from ...models import Model
     from ...plan import Plan
     from ...record.session import Record, RecordedPlan
@@ -345,12 +344,12 @@ class Source:
     @contextmanager
     def opened(
         self, more: Sequence[str] = (), quiet: bool = False, **changes: Any
-    ) -> Iterator[Model | LlamaModel]:
+    ) -> Iterator[Model]:
         """The model, of which the header is read, with the options and `changes` to them; a
         program's command line has `more` words. What --fit chose is printed unless `quiet`."""
         if self.words is not None:
             _check_alone()
-            opened: Model | LlamaModel
+            opened: Model
             build = not self.options["no_build"]
             opened = open_it(self.path, [*self.words, *more], self.devices(), build)
         else:
@@ -360,7 +359,7 @@ class Source:
                 _say_fit(model)
             yield model
 
-    def _load(self, options: dict[str, Any]) -> Model | LlamaModel:
+    def _load(self, options: dict[str, Any]) -> Model:
         options = {name: value for name, value in options.items() if name not in _OF_SAVED}
         n_tokens, n_past = options.pop("n_tokens", 1), options.pop("n_past", 0)
         if options.get("program") == "bench" and options["n_ctx"] is None:
@@ -479,7 +478,7 @@ def _read_stdin() -> bytes:
     return content
 
 
-def _say_fit(model: Model | LlamaModel) -> None:
+def _say_fit(model: Model) -> None:
     if fitted := getattr(model, "fit_arguments", ""):
         click.echo(f"--fit chose {fitted}", err=True)
     elif not getattr(model, "fits", True):

@@ -8,7 +8,7 @@ from ...tensors.tensor import Tensor
 from ..build.decoder import Decoder
 from ..build.experts import Gating, build_moe_ffn, read_experts
 from ..file.hparams import ROPE_NEOX, HParams, Keys, sliding_window, train_scale
-from ..file.parts import Linear, Norm
+from ..file.parts import Linear
 from ..file.tensors import Attention, MoeFfn, experts, linear, norm, tensor
 
 
@@ -16,10 +16,10 @@ from ..file.tensors import Attention, MoeFfn, experts, linear, norm, tensor
 class Block(MoeFfn, Attention):
     """The tensors blk.N.* of one layer, by their names in the file."""
 
-    attn_norm: Norm = norm("n_embd")
+    attn_norm: Tensor = norm("n_embd")
     attn_output: Linear = linear("n_embd_q", "n_embd", bias="yes")
     attn_sinks: Tensor = tensor("n_head", suffix=".weight")
-    post_attention_norm: Norm = norm("n_embd")
+    post_attention_norm: Tensor = norm("n_embd")
     ffn_gate_inp: Linear = linear("n_embd", "n_expert", bias="yes")
     ffn_gate_exps: Linear = experts("n_embd", "n_ff_exp", bias=True, scale=False)
     ffn_up_exps: Linear = experts("n_embd", "n_ff_exp", bias=True, scale=False)

@@ -9,8 +9,8 @@ from ...tensors.tensor import Tensor
 from ..build.decoder import PreNormBlock, PreNormDecoder
 from ..build.experts import build_moe_ffn, read_experts
 from ..file.hparams import HParams, Keys
-from ..file.parts import Linear, RopeFactors
-from ..file.tensors import Ffn, MoeFfn, linear, rope_factors
+from ..file.parts import Linear
+from ..file.tensors import Ffn, MoeFfn, linear, rope_freqs
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,7 @@ class Block(PreNormBlock):
     """The tensors blk.N.* of one layer, by their names in the file."""
 
     attn_output: Linear = linear("n_embd_q", "n_embd", bias="maybe")
-    rope_factors: RopeFactors = rope_factors()
+    rope_freqs: Tensor | None = rope_freqs()
 
 
 @dataclass(frozen=True)
@@ -59,10 +59,10 @@ class LlamaGraph(PreNormDecoder[DenseBlock | MoeBlock]):
         self, q: Tensor, k: Tensor, blk: DenseBlock | MoeBlock, il: int
     ) -> tuple[Tensor, Tensor]:
         """Rotates queries and keys. Llama 3 divides the frequencies by factors in the file."""
-        return self.build_rope(q, il, blk.rope_factors), self.build_rope(k, il, blk.rope_factors)
+        return self.build_rope(q, il, blk.rope_freqs), self.build_rope(k, il, blk.rope_freqs)
 
     def build_feed_forward(self, cur: Tensor, blk: DenseBlock | MoeBlock, il: int) -> Tensor:
         """silu(gate) * up, in one network or in experts."""
         if isinstance(blk, MoeBlock):
             return build_moe_ffn(self, cur, blk, il)
-        return self.build_ffn(cur, blk.ffn_up, blk.ffn_gate, blk.ffn_down, "silu", il)
+        return self.build_ffn(cur, blk.ffn_up, blk.ffn_gate, blk.ffn_down, il)

@@ -24,4 +24,4 @@ class Qwen2Graph(PreNormDecoder[Block]):
 
     def build_feed_forward(self, cur: Tensor, blk: Block, il: int) -> Tensor:
         """silu(gate) * up."""
-        return self.build_ffn(cur, blk.ffn_up, blk.ffn_gate, blk.ffn_down, "silu", il)
+        return self.build_ffn(cur, blk.ffn_up, blk.ffn_gate, blk.ffn_down, il)

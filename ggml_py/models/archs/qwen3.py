@@ -8,7 +8,6 @@ from typing import TypeVar
 from ...tensors.tensor import Tensor
 from ..build.decoder import DecoderWeights, PreNormBlock, PreNormDecoder
 from ..file.hparams import ROPE_NEOX, HParams
-from ..file.parts import Norm
 from ..file.tensors import Ffn, norm
 from ..file.weights import Weights
 
@@ -17,8 +16,8 @@ from ..file.weights import Weights
 class QkNormBlock(PreNormBlock):
     """The tensors of a layer that normalises each head's queries and keys."""
 
-    attn_q_norm: Norm = norm("n_embd_head")
-    attn_k_norm: Norm = norm("n_embd_head")
+    attn_q_norm: Tensor = norm("n_embd_head")
+    attn_k_norm: Tensor = norm("n_embd_head")
 
 
 B = TypeVar("B", bound=QkNormBlock)
@@ -54,4 +53,4 @@ class Qwen3Graph(QkNormDecoder[Block]):
 
     def build_feed_forward(self, cur: Tensor, blk: Block, il: int) -> Tensor:
         """silu(gate) * up."""
-        return self.build_ffn(cur, blk.ffn_up, blk.ffn_gate, blk.ffn_down, "silu", il)
+        return self.build_ffn(cur, blk.ffn_up, blk.ffn_gate, blk.ffn_down, il)

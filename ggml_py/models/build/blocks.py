@@ -15,24 +15,22 @@ from ...boundary.ffi import lib
 from ...errors import ArgumentError, MissingFunctionError
 from ...graphs.context import Context
 from ...graphs.graph import Graph
+from ...llama.decodes import InputSet
 from ...llama.pins import WITH_CACHE, why_norms
 from ...tensors.tensor import Tensor
 from ..cache.kv_caches import KvCaches, Shape
 from ..cache.ubatch import Ubatch
-from ..file.hparams import HParams, inverse
-from ..file.parts import FusedQkv, Linear, Norm, Qkv, RopeFactors
+from ..file.hparams import HParams
+from ..file.parts import Linear, Qkv
 from ..file.placement import LayerPlacement
-from ..flow import InputSet
 from .attention import AttnInput
-from .inputs import Constant, Input, Written, new_input
+from .inputs import Input, Written, new_input
 from .rotation import rotate
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-# By activation of the gate: the op and its name in the graph.
-_GATED = {"silu": ("swiglu_split", "ffn_swiglu"), "gelu": ("geglu_split", "ffn_geglu")}
 _set_name = lib.ggml_set_name
 
 
@@ -134,10 +132,6 @@ class GraphBuilder:
             mixed = ctx.set_rows(ctx.dup(mixed_embd), rows, mixed_slots)
             choices = [embd.ptr, inp_embd.ptr, mixed.ptr]
             lib.ggml_build_forward_select(graph.ptr, choices, len(choices), 0)
-        if self.hparams.tok_scale != 1.0:
-            scale_rows = self._input(enums.Type.F32, 1, n, name="inp_scale_rows")
-            self.inputs.append(Constant(scale_rows, self.hparams.tok_scale))
-            embd = ctx.mul(embd, scale_rows)
         self.cb(embd, "embd")
         graph.build_forward_expand(embd)
         return embd
@@ -179,91 +173,33 @@ class GraphBuilder:
         cur = self.build_mm(linear, cur)
         return cur if linear.bias is None else self.ctx.add(cur, linear.bias)
 
-    def normalize(self, cur: Tensor) -> Tensor:
-        """The architecture's norm, without weights."""
-        return self.ctx.rms_norm(cur, self.hparams.norm_rms_eps)
+    def build_norm(self, cur: Tensor, weight: Tensor, il: int = -1) -> Tensor:
+        """Normalises `cur` and multiplies by the weight."""
+        cur = self.cb(self.ctx.rms_norm(cur, self.hparams.norm_rms_eps), "norm", il)
+        return self.ctx.mul(cur, weight)
 
-    def build_norm(self, cur: Tensor, norm: Norm, il: int = -1) -> Tensor:
-        """Normalises `cur`, multiplies by the weight and adds the bias, if there is one."""
-        cur = self.cb(self.normalize(cur), "norm", il)
-        cur = self.ctx.mul(cur, norm.weight)
-        return cur if norm.bias is None else self.ctx.add(self.cb(cur, "norm_w", il), norm.bias)
-
-    def build_qkv(
-        self, cur: Tensor, attn_qkv: Qkv | FusedQkv, il: int
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def build_qkv(self, cur: Tensor, w: Qkv, il: int) -> list[Tensor]:
         """Queries, keys and values, each [n_embd_head, its number of heads, n_tokens]."""
-        if isinstance(attn_qkv, FusedQkv):
-            q, k, v = self._qkv_of_one(cur, attn_qkv, il)
-        else:
-            q, k, v = self._qkv_of_three(cur, attn_qkv, il)
-        return self.cb(q, "Qcur", il), self.cb(k, "Kcur", il), self.cb(v, "Vcur", il)
-
-    def _qkv_of_three(self, cur: Tensor, w: Qkv, il: int) -> tuple[Tensor, Tensor, Tensor]:
-        flat = []
-        parts = (w.attn_q, w.attn_k, w.attn_v)
-        for linear, name in zip(parts, ("Qcur", "Kcur", "Vcur"), strict=True):
+        hp, flat = self.hparams, []
+        names = ("Qcur", "Kcur", "Vcur")
+        for linear, name in zip((w.attn_q, w.attn_k, w.attn_v), names, strict=True):
             out = self.cb(self.build_mm(linear, cur), name, il)
             if linear.bias is not None:
                 out = self.cb(self.ctx.add(out, linear.bias), name, il)
             flat.append(out)
-        return self.build_heads(flat)
+        heads = (hp.n_head, hp.n_head_kv, hp.n_head_kv)
+        return [
+            self.cb(self.ctx.reshape_3d(out, hp.n_embd_head, n, self.shape.n_tokens), name, il)
+            for out, n, name in zip(flat, heads, names, strict=True)
+        ]
 
-    def _qkv_of_one(self, cur: Tensor, w: FusedQkv, il: int) -> tuple[Tensor, Tensor, Tensor]:
-        ctx, n_embd_head = self.ctx, self.hparams.n_embd_head
-        qkv = self._fused_qkv(cur, w, il)
-        size = lib.ggml_row_size(qkv.type, n_embd_head)
-        views, offset = [], 0
-        for n_head in self._heads():
-            ne = (n_embd_head, n_head, self.shape.n_tokens)
-            views.append(ctx.view_3d(qkv, *ne, size, qkv.nb[1], offset))
-            offset += lib.ggml_row_size(qkv.type, n_embd_head * n_head)
-        q, k, v = views
-        return q, k, v
-
-    def _fused_qkv(self, cur: Tensor, w: FusedQkv, il: int) -> Tensor:
-        """Queries, keys and values in one tensor, [n_embd_q + 2 n_embd_gqa, n_tokens]."""
-        ctx = self.ctx
-        qkv = self.cb(self.build_mm(w.attn_qkv, cur), "wqkv", il)
-        bias = w.attn_qkv.bias
-        if w.biases is not None:
-            q, k, v = w.biases
-            bias = ctx.concat(ctx.concat(q, k, 0), v, 0)
-        return qkv if bias is None else self.cb(ctx.add(qkv, bias), "wqkv_b", il)
-
-    def build_qkv_flat(self, cur: Tensor, w: Qkv | FusedQkv, il: int) -> list[Tensor]:
-        """Queries, keys and values, each [n_embd_head * its number of heads, n_tokens]."""
-        ctx, names = self.ctx, ("Qcur", "Kcur", "Vcur")
-        if isinstance(w, Qkv):
-            flat = [self.build_linear(linear, cur) for linear in (w.attn_q, w.attn_k, w.attn_v)]
-        else:
-            qkv = self._fused_qkv(cur, w, il)
-            flat, offset = [], 0
-            for n_head in self._heads():
-                n = self.hparams.n_embd_head * n_head
-                flat.append(ctx.cont(ctx.view_2d(qkv, n, qkv.ne[1], qkv.nb[1], offset)))
-                offset += lib.ggml_row_size(qkv.type, n)
-        return [self.cb(out, name, il) for out, name in zip(flat, names, strict=True)]
-
-    def build_heads(self, flat: list[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-        """The result of `build_qkv_flat`, each as [n_embd_head, its number of heads, n_tokens]."""
-        n_embd_head, n_tokens = self.hparams.n_embd_head, self.shape.n_tokens
-        q, k, v = (
-            self.ctx.reshape_3d(out, n_embd_head, n_head, n_tokens)
-            for out, n_head in zip(flat, self._heads(), strict=True)
-        )
-        return q, k, v
-
-    def _heads(self) -> tuple[int, int, int]:
-        return (self.hparams.n_head, self.hparams.n_head_kv, self.hparams.n_head_kv)
-
-    def build_rope(self, cur: Tensor, il: int, factors: RopeFactors | None = None) -> Tensor:
+    def build_rope(self, cur: Tensor, il: int, freqs: Tensor | None = None) -> Tensor:
         """Rotary position embedding of [n_embd_head, n_head, n_tokens]."""
         r = self.hparams.layer_rope(il)
         return self.ctx.rope_ext(
             cur,
             self.inp_pos,
-            factors.of(self.memory.n_ctx, r.n_ctx_orig) if factors else None,
+            freqs,
             r.n_rot,
             r.mode,
             r.n_ctx_orig,
@@ -327,8 +263,7 @@ class GraphBuilder:
                 k = ctx.cast(k, enums.Type.F16)
             if v.type == enums.Type.F32:
                 v = ctx.cast(v, enums.Type.F16)
-            cap = self.hparams.attn_logit_softcapping
-            cur = ctx.flash_attn_ext(q, k, v, kq_mask, kq_scale, 0.0, cap)
+            cur = ctx.flash_attn_ext(q, k, v, kq_mask, kq_scale, 0.0, 0.0)
             if sinks is not None:
                 cur.add_sinks(sinks)
             self.flash_attn_nodes.append(cur)
@@ -337,8 +272,6 @@ class GraphBuilder:
         else:
             kq = self.cb(ctx.mul_mat(k, q), "kq", il)  # [n_kv, n_tokens, n_head, 1]
             kq.set_prec(enums.Prec.F32)  # sums overflow f16 in some models
-            if self.hparams.attn_logit_softcapping:
-                kq = self._soft_cap(kq, self.hparams.attn_logit_softcapping, il)
             kq = self.cb(ctx.soft_max_ext(kq, kq_mask, kq_scale, 0.0), "kq_soft_max", il)
             if sinks is not None:
                 kq.add_sinks(sinks)
@@ -351,28 +284,12 @@ class GraphBuilder:
         self.graph.build_forward_expand(cur)
         return cur
 
-    def _soft_cap(self, kq: Tensor, cap: float, il: int) -> Tensor:
-        """cap tanh(kq / cap)."""
-        kq = self.cb(self.ctx.scale(kq, inverse(cap)), "kq_scaled_1", il)
-        kq = self.cb(self.ctx.tanh(kq), "kq_tanh", il)
-        return self.cb(self.ctx.scale(kq, cap), "kq_scaled_2", il)
-
-    def build_ffn(
-        self, cur: Tensor, up: Linear, gate: Linear | None, down: Linear, act: str, il: int
-    ) -> Tensor:
-        """down(act(gate(x)) * up(x)), or down(act(up(x))) without a gate: [n_embd, n_tokens].
-
-        `act` is "silu", "gelu" or "swiglu". With "swiglu" the first half of up(x) is the gate of
-        the second half.
-        """
+    def build_ffn(self, cur: Tensor, up: Linear, gate: Linear, down: Linear, il: int) -> Tensor:
+        """down(silu(gate(x)) * up(x)): [n_embd, n_tokens]."""
         ctx = self.ctx
         hidden = self._ffn_in(up, cur, "ffn_up", il)  # [n_ff, n_tokens]
-        if gate is not None:
-            op, name = _GATED[act]
-            gated = self._ffn_in(gate, cur, "ffn_gate", il)
-            cur = self.cb(getattr(ctx, op)(gated, hidden), name, il)
-        else:
-            cur = self.cb(getattr(ctx, act)(hidden), f"ffn_{act}", il)
+        gated = self._ffn_in(gate, cur, "ffn_gate", il)
+        cur = self.cb(ctx.swiglu_split(gated, hidden), "ffn_swiglu", il)
         cur = ctx.mul_mat(down.weight, cur)
         if down.bias is not None:
             cur = ctx.add(self.cb(cur, "ffn_down", il), down.bias)

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 from ...tensors.tensor import Tensor
 from ..file import tensors
 from ..file.hparams import ROPE_NORM, HParams, Keys, check_dense, check_whole_rope
-from ..file.parts import Has, Linear, Norm
+from ..file.parts import Has, Linear
 from ..file.tensors import Attention, norm
 from ..file.weight_ops import INPUT
 from ..file.weights import Weights
@@ -27,9 +27,8 @@ class DecoderWeights(Generic[B]):
 
     token_embd: Tensor  # [n_embd, n_vocab]
     blk: tuple[B, ...]
-    output_norm: Norm  # [n_embd]
+    output_norm: Tensor  # [n_embd]
     output: Linear  # [n_embd, n_vocab]; token_embd again if the file has no output
-    position_embd: Tensor | None = None  # [n_embd, n_ctx_train]
 
 
 class Decoder(GraphBuilder, ABC, Generic[B]):
@@ -37,17 +36,14 @@ class Decoder(GraphBuilder, ABC, Generic[B]):
 
     block: ClassVar[type[Any]]  # the tensors of a layer, see `tensors.declare`
     rope_mode: ClassVar[int] = ROPE_NORM
-    whole_rope: ClassVar[bool] = True  # whether all of each head must be rotated
     output_weight: ClassVar[Has] = "maybe"  # without one the token embedding is used
     output_bias: ClassVar[Has] = "no"
-    norm_bias: ClassVar[Has] = "no"  # of the output norm
 
     @classmethod
     def read_hparams(cls, keys: Keys, hp: HParams) -> HParams:
         """Adds this architecture's own hyperparameters to the common ones. Raises `ModelError`."""
         hp = cls.read_experts(keys, hp)
-        if cls.whole_rope:
-            check_whole_rope(hp)
+        check_whole_rope(hp)
         return replace(hp, norm_rms_eps=keys.get("attention.layer_norm_rms_epsilon", float))
 
     @classmethod
@@ -78,7 +74,7 @@ class Decoder(GraphBuilder, ABC, Generic[B]):
         return DecoderWeights(
             token_embd=weights.tensor(INPUT, "token_embd.weight", *embd),
             blk=tuple(tensors.declare(block, weights, hp, il) for il in range(hp.n_layer)),
-            output_norm=weights.norm(last, "output_norm", hp.n_embd, cls.norm_bias),
+            output_norm=weights.tensor(last, "output_norm.weight", hp.n_embd),
             output=output,
         )
 
@@ -86,28 +82,19 @@ class Decoder(GraphBuilder, ABC, Generic[B]):
         """Fills the graph. Shapes in comments are ggml's ne."""
         inp_l = self.build_inp_embd(w.token_embd)  # [n_embd, n_tokens]
         self.build_inputs()
-        inp_l = self.build_inp(inp_l, w)
         for il, blk in enumerate(w.blk):
             inp_l = self.cb(self.build_layer(inp_l, blk, il), "l_out", il)
         cur = self.cb(self.build_norm(inp_l, w.output_norm), "result_norm")  # [n_embd, n_outputs]
         cur.set_output()
-        cur = self.cb(self.build_output(cur, w.output), "result_output")
+        cur = self.cb(self.build_linear(w.output, cur), "result_output")
         cur.set_output()
         self.logits = cur  # [n_vocab, n_outputs]
         self.graph.build_forward_expand(cur)
-
-    def build_inp(self, inp_l: Tensor, _w: DecoderWeights[B]) -> Tensor:
-        """The input of the first layer, from the tokens' embeddings [n_embd, n_tokens]."""
-        return inp_l
 
     @abstractmethod
     def build_layer(self, inp_l: Tensor, blk: B, il: int) -> Tensor:
         """Layer `il`: from [n_embd, n_tokens] to the same, or to [n_embd, n_outputs] in the last
         layer."""
-
-    def build_output(self, cur: Tensor, output: Linear) -> Tensor:
-        """The logits [n_vocab, n_outputs], from [n_embd, n_outputs]."""
-        return self.build_linear(output, cur)
 
     def build_out_ids(self, il: int, *curs: Tensor) -> tuple[Tensor, ...]:
         """In the last layer, the rows of `curs` whose logits are wanted. Elsewhere `curs` as is."""
@@ -120,8 +107,8 @@ class Decoder(GraphBuilder, ABC, Generic[B]):
 class PreNormBlock(Attention):
     """The tensors of a layer with norms in front of attention and the feed-forward network."""
 
-    attn_norm: Norm = norm("n_embd")
-    ffn_norm: Norm = norm("n_embd")
+    attn_norm: Tensor = norm("n_embd")
+    ffn_norm: Tensor = norm("n_embd")
 
 
 P = TypeVar("P", bound=PreNormBlock)

@@ -8,7 +8,7 @@ from enum import Enum
 from ...boundary.ffi import lib
 from ...tensors.tensor import Tensor
 from ..file.hparams import Experts as Counts
-from ..file.hparams import Keys
+from ..file.hparams import Keys, UnsupportedError
 from ..file.parts import Linear
 from ..file.tensors import MoeFfn
 from .blocks import GraphBuilder
@@ -31,7 +31,8 @@ def read_experts(keys: Keys, n_expert: int) -> Counts:
     n_used = keys.size("expert_used_count")
     keys.check(n_used <= n_expert, "expert_used_count", f"expected at most {n_expert} experts")
     n_groups = keys.get("expert_group_count", int, 0)
-    keys.check(n_groups <= 1, "expert_group_count", "expected 0 or 1")
+    if n_groups > 1:
+        raise UnsupportedError(f"{n_groups} groups of experts: our own graphs have one")
     return Counts(n_expert, n_used)
 
 

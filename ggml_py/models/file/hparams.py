@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...errors import ModelError
+from ...llama.model_sizes import ModelSizes
 from .vocab import eog_tokens
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ ROPE_NORM = 0  # GGML_ROPE_TYPE_NORMAL: rotates pairs of neighbours
 ROPE_NEOX = 2  # GGML_ROPE_TYPE_NEOX: rotates each element with the one half a head further on
 
 
-_ROPE_SCALINGS = ("none", "linear", "yarn", "longrope")
+_ROPE_SCALINGS = ("none", "linear", "yarn")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,29 +62,16 @@ class SlidingWindow:
 
 
 @dataclass(frozen=True, slots=True)
-class HParams:
+class HParams(ModelSizes):
     """The hyperparameters of one model, by llama.cpp's names; 0 for those that it does not have."""
 
-    arch: str
-    n_vocab: int
-    n_ctx_train: int
-    n_embd: int
-    n_layer: int
-    n_head: int = 0
-    n_head_kv: int = 0
     n_embd_head: int = 0
     n_ff: int = 0
     rope: Rope = NO_ROPE
-    norm_eps: float = 0.0
     norm_rms_eps: float = 0.0
     experts: Experts | None = None
     n_ff_exp: int = 0  # of one expert
-    n_positions: int = 0  # learned positions; 0 if the model takes any position
     swa: SlidingWindow | None = None
-    tok_scale: float = 1.0  # factor of the tokens' embeddings
-    attention_scale: float = 0.0
-    attn_logit_softcapping: float = 0.0
-    final_logit_softcapping: float = 0.0
     eog_tokens: frozenset[int] = frozenset()  # tokens that end a generation
 
     @property
@@ -95,11 +83,6 @@ class HParams:
     def n_embd_gqa(self) -> int:
         """Elements of one token's keys (or values), over all heads: a row of the KV cache."""
         return self.n_embd_head * self.n_head_kv
-
-    @property
-    def n_ff_twice(self) -> int:
-        """The width of a matrix that holds both gate and input of a feed-forward network."""
-        return 2 * self.n_ff
 
     @property
     def n_expert(self) -> int:
@@ -118,6 +101,10 @@ class HParams:
     def layer_rope(self, il: int) -> Rope:
         """The rotation of layer `il`."""
         return self.swa.rope if self.swa is not None and self.swa.layers[il] else self.rope
+
+
+class UnsupportedError(ModelError):
+    """The model has something that our own graphs lack; libllama's may have it."""
 
 
 class Keys:
@@ -141,7 +128,7 @@ class Keys:
             return default
         if isinstance(value, np.ndarray):
             if not value.size or (value != value[0]).any():
-                raise ModelError(
+                raise UnsupportedError(
                     f"metadata '{key}' differs between layers ({value.tolist()}): architecture "
                     f"'{self._arch}' is supported only with the same value for all layers"
                 )
@@ -187,7 +174,7 @@ def read(metadata: Mapping[str, Any], arch: str, rope_mode: int) -> HParams:
     n_head_kv = keys.size("attention.head_count_kv", n_head)
     n_embd_head = keys.size("attention.key_length", common.n_embd // n_head)
     if keys.size("attention.value_length", n_embd_head) != n_embd_head:
-        raise ModelError(f"metadata '{arch}.attention.value_length' must equal key_length")
+        raise UnsupportedError(f"metadata '{arch}.attention.value_length' must equal key_length")
     if n_head % n_head_kv:
         raise ModelError(f"{n_head} heads cannot share {n_head_kv} key/value heads evenly")
     return replace(
@@ -209,7 +196,7 @@ def _rope(keys: Keys, n_embd_head: int, n_ctx_train: int, mode: int) -> Rope:
     """Rope parameters as llama.cpp derives them (llama-model.cpp, then llama-context.cpp)."""
     scaling = keys.get("rope.scaling.type", str, "linear")
     if scaling not in _ROPE_SCALINGS:
-        raise ModelError(f"rope scaling '{scaling}': expected {', '.join(_ROPE_SCALINGS)}")
+        raise UnsupportedError(f"rope scaling '{scaling}': expected {', '.join(_ROPE_SCALINGS)}")
     freq_scale = 1.0 if scaling == "none" else train_scale(keys)
     ext_factor, attn_factor = 0.0, F32(1.0)
     if scaling == "yarn":
@@ -259,7 +246,7 @@ def inverse(x: float) -> float:
 def check_whole_rope(hp: HParams) -> None:
     """Raises `ModelError` if only a part of each head is rotated."""
     if hp.rope.n_rot != hp.n_embd_head:
-        raise ModelError(
+        raise UnsupportedError(
             f"metadata '{hp.arch}.rope.dimension_count' is {hp.rope.n_rot}: expected "
             f"{hp.n_embd_head}, all elements of a head"
         )
@@ -269,7 +256,7 @@ def check_dense(keys: Keys, hp: HParams) -> None:
     """Raises `ModelError` for a mixture of experts."""
     n_expert = keys.get("expert_count", int, 0)
     if n_expert:
-        raise ModelError(
+        raise UnsupportedError(
             f"this {hp.arch} model is a mixture of {n_expert} experts, but only dense models of "
             f"architecture '{hp.arch}' are supported"
         )

@@ -1,4 +1,4 @@
-"""The parts of a layer's weights: a matrix with its bias, a norm, queries with keys and values.
+"""The parts of a layer's weights: a matrix with its bias, queries with keys and values.
 
 `Weights` finds each part in the file, architectures list them as fields (tensors.py), and blocks
 compute with them.
@@ -12,14 +12,6 @@ from typing import Literal
 from ...tensors.tensor import Tensor
 
 Has = Literal["no", "maybe", "yes"]  # whether a file has the tensor; anything else is an error
-
-
-@dataclass(frozen=True, slots=True)
-class Norm:
-    """`NAME.weight`, and `NAME.bias` for a norm with a shift."""
-
-    weight: Tensor
-    bias: Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,26 +30,3 @@ class Qkv:
     attn_q: Linear
     attn_k: Linear
     attn_v: Linear
-
-
-@dataclass(frozen=True, slots=True)
-class FusedQkv:
-    """Queries, keys and values, from one matrix. Its bias may be in three parts (old files)."""
-
-    attn_qkv: Linear
-    biases: tuple[Tensor, Tensor, Tensor] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class RopeFactors:
-    """The divisors of RoPE's frequencies: `freqs`, or else `long` or `short` by context length."""
-
-    freqs: Tensor | None = None
-    long: Tensor | None = None
-    short: Tensor | None = None
-
-    def of(self, n_ctx: int, n_ctx_orig: int) -> Tensor | None:
-        """The factors for a context of n_ctx tokens."""
-        if self.freqs is not None:
-            return self.freqs
-        return self.long if n_ctx > n_ctx_orig else self.short

@@ -2,7 +2,7 @@
 
     @dataclass(frozen=True)
     class Block(Attention, Ffn):
-        attn_norm: Norm = norm("n_embd")
+        attn_norm: Tensor = norm("n_embd")
 
 For this field `declare` finds blk.N.attn_norm.weight with n_embd elements. Sizes are names of
 `HParams`.
@@ -15,8 +15,8 @@ from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
 
 from ...tensors.tensor import Tensor
-from .hparams import HParams
-from .parts import FusedQkv, Has, Linear, Qkv, RopeFactors
+from .hparams import HParams, UnsupportedError
+from .parts import Has, Linear, Qkv
 from .weights import Weights
 
 T = TypeVar("T")
@@ -33,9 +33,9 @@ def declare(block: type[T], weights: Weights, hp: HParams, il: int) -> T:
     )
 
 
-def norm(n: str, bias: Has = "no") -> Any:
-    """A `Norm` of n elements."""
-    return _field(lambda weights, hp, il, name: weights.norm(il, name, _size(hp, n), bias))
+def norm(n: str) -> Any:
+    """The weight of a norm of n elements."""
+    return tensor(n, suffix=".weight")
 
 
 def linear(n_in: str, n_out: str, *, bias: Has = "no", scale: bool = True) -> Any:
@@ -71,60 +71,28 @@ def tensor(*ne: str | int, suffix: str = "") -> Any:
     return _field(find)
 
 
-def fused_qkv() -> Any:
-    """A `FusedQkv`. The file must have its bias."""
-
-    def find(weights: Weights, hp: HParams, il: int, name: str) -> FusedQkv:
-        return FusedQkv(weights.linear(il, name, hp.n_embd, sum(_sizes(hp).values()), "yes"))
-
-    return _field(find)
-
-
 def qkv() -> Any:
-    """A `Qkv` or `FusedQkv`, whichever the file has, with biases if it has them."""
+    """A `Qkv`, with biases if the file has them."""
 
-    def find(weights: Weights, hp: HParams, il: int, name: str) -> Qkv | FusedQkv:
-        blk, sizes = name.removesuffix("attn_qkv"), _sizes(hp)
-        if not weights.has(f"{name}.weight"):
-            return Qkv(*(weights.linear(il, blk + part, hp.n_embd, n) for part, n in sizes.items()))
-        fused = weights.linear(il, name, hp.n_embd, sum(sizes.values()))
-        if fused.bias is not None or not all(weights.has(f"{blk}{part}.bias") for part in sizes):
-            return FusedQkv(fused)
-        q, k, v = (weights.tensor(il, f"{blk}{part}.bias", n) for part, n in sizes.items())
-        return FusedQkv(fused, (q, k, v))
-
-    return _field(find)
-
-
-def _sizes(hp: HParams) -> dict[str, int]:
-    return {"attn_q": hp.n_embd_q, "attn_k": hp.n_embd_gqa, "attn_v": hp.n_embd_gqa}
-
-
-def long_and_short() -> Any:
-    """`RopeFactors` for long and short contexts if the file has them, the same for all layers."""
-    return _field(_long_and_short)
-
-
-def rope_factors() -> Any:
-    """`RopeFactors`, the same for all layers: long and short for "longrope", else a single set."""
-
-    def find(weights: Weights, hp: HParams, il: int, name: str) -> RopeFactors:
-        if hp.rope.scaling == "longrope":
-            return _long_and_short(weights, hp, il, name)
-        return RopeFactors(freqs=_factors(weights, hp, il, "rope_freqs"))
+    def find(weights: Weights, hp: HParams, il: int, name: str) -> Qkv:
+        if weights.has(f"{name}.weight"):
+            raise UnsupportedError(
+                f"tensor '{name}.weight': queries, keys and values in one tensor"
+            )
+        blk = name.removesuffix("attn_qkv")
+        sizes = {"attn_q": hp.n_embd_q, "attn_k": hp.n_embd_gqa, "attn_v": hp.n_embd_gqa}
+        return Qkv(*(weights.linear(il, blk + part, hp.n_embd, n) for part, n in sizes.items()))
 
     return _field(find)
 
 
-def _long_and_short(weights: Weights, hp: HParams, il: int, _name: str) -> RopeFactors:
-    return RopeFactors(
-        long=_factors(weights, hp, il, "rope_factors_long"),
-        short=_factors(weights, hp, il, "rope_factors_short"),
-    )
+def rope_freqs() -> Any:
+    """The divisors of RoPE's frequencies if the file has them, the same for all layers."""
 
+    def find(weights: Weights, hp: HParams, il: int, _name: str) -> Tensor | None:
+        return weights.tensor(il, "rope_freqs.weight", hp.rope.n_rot // 2, required=False)
 
-def _factors(weights: Weights, hp: HParams, il: int, name: str) -> Tensor | None:
-    return weights.tensor(il, f"{name}.weight", hp.rope.n_rot // 2, required=False)
+    return _field(find)
 
 
 def _size(hp: HParams, name: str) -> int:
@@ -141,7 +109,7 @@ def _field(find: Find) -> Any:
 class Attention:
     """The matrices of attention; the output has no bias."""
 
-    attn_qkv: Qkv | FusedQkv = qkv()
+    attn_qkv: Qkv = qkv()
     attn_output: Linear = linear("n_embd_q", "n_embd")
 
 

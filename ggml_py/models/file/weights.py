@@ -17,7 +17,8 @@ from ...graphs.context import Context
 from ...llama.options import Progress
 from ...tensors.tensor import Tensor
 from . import free_memory, reading
-from .parts import Has, Linear, Norm
+from .hparams import UnsupportedError
+from .parts import Has, Linear
 from .placement import LayerPlacement
 
 if TYPE_CHECKING:
@@ -82,10 +83,6 @@ class Weights:
                 self._contexts[buft] = Context()
             self._made[buft, name] = self._contexts[buft].new_tensor(info.type, *ne, name=name)
         return self._made[buft, name]
-
-    def norm(self, il: int, name: str, n: int, bias: Has = "no") -> Norm:
-        """`name.weight` [n], and `name.bias` as `bias` says."""
-        return Norm(self.tensor(il, f"{name}.weight", n), self.bias(il, name, n, bias))
 
     def linear(
         self, il: int, name: str, n_in: int, n_out: int, bias: Has = "maybe", scale: bool = True
@@ -165,7 +162,7 @@ class Weights:
         ]
         if unused:
             shown = ", ".join(unused[:5]) + (", …" if len(unused) > 5 else "")
-            raise ModelError(
+            raise UnsupportedError(
                 f"{self._gguf.path} has {len(unused)} tensor{'s' * (len(unused) != 1)} that the "
                 f"graph of this architecture does not use: {shown}. Running without "
                 f"{'them' if len(unused) != 1 else 'it'} would give wrong results"

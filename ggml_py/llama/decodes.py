@@ -5,12 +5,8 @@ Parameters have upstream's names (llm_graph_params::allow_reuse and can_reuse of
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-if TYPE_CHECKING:
-    from ..graphs.graph import Graph
-    from ..tensors.tensor import Tensor
-    from .cache.kv_caches import Shape
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 
 class Differs(NamedTuple):
@@ -38,8 +34,8 @@ class DecodedUbatch(NamedTuple):
     `reused` means that the previous ubatch's graph was used again and only its inputs were set.
     Otherwise a graph was planned and allocated: a new one (`built`), or one of the last few that
     the model keeps. `differs` then has the parameters in which the previous graph differs. If there
-    was no previous graph, `why` says why. `native` means that inputs and compute were one call of
-    native code.
+    was no previous graph, or if no parameter differs, `why` says why. `native` means that inputs
+    and compute were one call of native code.
     """
 
     n_tokens: int
@@ -78,24 +74,8 @@ class Decode(NamedTuple):
         return "\n".join(map(str, self.ubatches))
 
 
-class ModelGraph(NamedTuple):
-    """A graph that a model keeps. `params` are the parameters that it was built for, by upstream's
-    names. A ubatch with the same ones uses it again. One graph is `allocated` on the scheduler."""
-
-    params: dict[str, Any]
-    graph: Graph
-    allocated: bool
-    logits: Tensor
-    inputs: tuple[InputSet, ...]
-
-
-def params_of(shape: Shape) -> dict[str, int]:
-    """The parameters that a graph is built for."""
-    n_kv = dict(zip(("n_kv", "n_kv_swa"), shape.n_kv, strict=False))
-    return {"n_tokens": shape.n_tokens, "n_outputs": shape.n_outputs, **n_kv}
-
-
-def differing(old: Shape, new: Shape) -> tuple[Differs, ...]:
-    """The parameters in which two graphs differ."""
-    was, needed = params_of(old), params_of(new)
-    return tuple(Differs(k, was[k], v) for k, v in needed.items() if was[k] != v)
+def differing(old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[Differs, ...]:
+    """The parameters in which two graphs differ; None where a graph does not have one."""
+    names = dict.fromkeys((*new, *old))
+    pairs = ((name, old.get(name), new.get(name)) for name in names)
+    return tuple(Differs(*pair) for pair in pairs if pair[1] != pair[2])
