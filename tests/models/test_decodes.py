@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -250,6 +251,38 @@ def test_both_see_the_same_values(path):
             )  # fmt: skip
             for a, b in pairs:
                 np.testing.assert_array_equal(a, b, err_msg=name)
+
+
+_PRINTED = re.compile(
+    r"common_debug_cb_eval: +(.+?) = \(.*\) = \{([\d, ]+)\}\n((?:.*\n)*?) +sum = (\S+)"
+)  # name, ne, rows, sum
+
+
+@pytest.mark.needs(release="default")
+@pytest.mark.thorough("programs")
+@pytest.mark.parametrize("graphs", ["ours", "libllama"])
+def test_values_are_those_of_upstreams_eval_callback(oracle, path, graphs):
+    """Each node that llama-eval-callback prints: its shape, first numbers and sum."""
+    options = ("-t", 1, "-dev", "none", "-c", 1024, "--no-repack", "-fa", "on", "-n", 1)
+    done = oracle.run("llama-eval-callback", "-m", path, "-p", "abc", *options)
+    with load(path, **OPTIONS, repack=False, graphs=graphs) as model:
+        _logits, seen = model.eval(model.tokenize("abc"), watch=["*"])
+    printed: dict[str, list[tuple[str, str, str]]] = {}
+    for name, ne, rows, total in _PRINTED.findall(done.stdout + done.stderr):
+        printed.setdefault(name, []).append((ne, rows, total))
+    compared = 0
+    for name, nodes in printed.items():
+        for i, (ne, rows, total) in enumerate(nodes, 1):
+            value = seen.get(name if i == len(nodes) else f"{name} ({i})")
+            if value is None or value.dtype.kind != "f":
+                continue  # a choice that is not computed
+            shape = [int(n) for n in ne.split(",")][::-1]
+            value = value.reshape(shape).astype(np.float64)
+            first = [float(n) for n in re.findall(r"-?[\d.]+(?=[,\s])", rows)[:3]]
+            np.testing.assert_allclose(value.reshape(-1)[: len(first)], first, atol=6e-5)
+            assert value.sum() == pytest.approx(float(total), rel=1e-3, abs=1e-2), name
+            compared += 1
+    assert compared > 50
 
 
 # --- the scheduler and the graphs
