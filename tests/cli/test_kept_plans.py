@@ -13,7 +13,7 @@ from ggml_py.checks import (
 from ggml_py.models import load
 from ggml_py.models.synthetic import LlamaSpec
 
-from ..support.arch_files import ARCHS, RECURRENT
+from ..support.arch_files import LIBLLAMAS, OURS, RECURRENT
 
 pytestmark = pytest.mark.needs(release="default", why="plans change from release to release")
 GPU, TWO = ("sim:gpu0,profile=cuda", "CPU"), ("sim:gpu0,profile=cuda", "sim:gpu1,profile=vulkan")
@@ -58,7 +58,9 @@ def test_two_gpus(path, plan_snapshot):
     assert_no_fallback(kept)
 
 
-@pytest.mark.parametrize("name", ARCHS)
+@pytest.mark.parametrize(
+    "name", [*OURS, *(pytest.param(n, marks=pytest.mark.thorough("programs")) for n in LIBLLAMAS)]
+)
 def test_each_architecture_on_the_gpu(arch_file, plan_snapshot, name):
     kept = plan(arch_file(name), GPU, 1, n_gpu_layers=99)
     plan_snapshot(kept)

@@ -43,7 +43,7 @@ ONLY_IN_LIB = {
         "ggml_set_(i32|f32)|ggml_set_zero|ggml_[gs]et_(i32|f32)_(1d|nd)"
     ),
     "its memory must stay until synchronize(); Tensor.set and get copy": (
-        "ggml_backend_tensor_[gs]et_2d_async|ggml_backend_graph_compute_async"
+        "ggml_backend_tensor_[gs]et(_2d)?_async|ggml_backend_graph_compute_async"
     ),
     "Graph is made with its size, and its nodes are a tuple": (
         "ggml_new_graph|ggml_graph_overhead|ggml_graph_node|ggml_graph_dup"

@@ -26,8 +26,7 @@ _ROPE_SCALINGS = ("none", "linear", "yarn")
 
 @dataclass(frozen=True, slots=True)
 class Rope:
-    """The arguments of `rope_ext` after the positions, in its order. `scaling` is the kind of
-    scaling that they were derived from."""
+    """The arguments of `rope_ext` after the positions, in its order."""
 
     n_rot: int
     mode: int
@@ -38,7 +37,6 @@ class Rope:
     attn_factor: float
     beta_fast: float = 32.0
     beta_slow: float = 1.0
-    scaling: str = "linear"
 
 
 NO_ROPE = Rope(0, -1, 0, 0.0, 1.0, 0.0, 1.0)  # for models without positions
@@ -217,7 +215,6 @@ def _rope(keys: Keys, n_embd_head: int, n_ctx_train: int, mode: int) -> Rope:
         freq_scale=freq_scale,
         ext_factor=ext_factor,
         attn_factor=float(attn_factor),
-        scaling=scaling,
     )
 
 

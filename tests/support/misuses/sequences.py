@@ -35,6 +35,19 @@ def _seq(id, act, given, expected, error=BAD):
     return llamas(f"seq/{id}", act, error, given, expected)
 
 
+def _recorded(env):
+    """Nodes one by one, while another function looks at them."""
+    model = _llama(env)
+    with model.look_at_nodes(lambda _node, ask: not ask):
+        model.record(per_op=True)
+
+
+def _watched(env):
+    model = _llama(env)
+    with model.record(per_op=True):
+        model.eval([1], watch=["l_out-0"])
+
+
 MISUSES = [
     _option("n_seq_max-zero", {"n_seq_max": 0}, "n_seq_max=0", "expected at least 1"),
     _option("n_seq_max-many", {"n_seq_max": 257}, "n_seq_max=257", "at most 256 sequences"),
@@ -54,6 +67,8 @@ MISUSES = [
     _decode("full", [(1,)] * 257, "257", "no room for 257 more", n_ctx=512),
     llamas("decode/list", lambda e: _llama(e).decode([1, 2]), TypeError, "list",
            "expected a Batch"),
+    llamas("record/looked-at", _recorded, ggml.ArgumentError, "per_op", "look_at_nodes"),
+    llamas("watch/recorded", _watched, ggml.ArgumentError, "per_op", "end it first"),
     llamas("decode/closed", lambda e: _closed(e, graphs="libllama").decode(models.Batch()),
            ggml.ClosedError, "closed", "make another"),
     llamas("seq/closed", lambda e: _closed(e, graphs="libllama").seq_rm(0), ggml.ClosedError,
