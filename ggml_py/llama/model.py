@@ -265,11 +265,11 @@ class Model(ABC):
         """Adds `tokens` to a sequence and returns the logits [n_vocab] after the last of them, or
         with `all_logits` after each, [n_tokens, n_vocab].
 
-        `watch` lists names of nodes or shell patterns ("l_out-*"). With it the result is the logits
-        and a dict of these nodes' values by name, with ggml's first axis last, as in numpy. If
-        several nodes of a graph have a name, its last node counts, and "NAME (1)", "NAME (2)" are
-        the others in their order. Of several graphs (ubatches), a value has the rows of all of
-        them, if only its first axis differs, and otherwise those of the last one.
+        `watch` lists names of nodes or shell patterns ("l_out-*"). The result is then the logits
+        and a dict of the nodes' values by name, with ggml's first axis last, as in numpy. A name
+        means its last node, as in a plan; earlier nodes of that name are "NAME (1)", "NAME (2)".
+        Nodes that the graph does not compute are left out. If the tokens take several graphs
+        (ubatches), each name has a list with a value per graph.
 
         Without `copy` the result may be the memory in which the logits were computed: it is
         read-only, and the next evaluation overwrites it. If `eval` fails, the sequence is as before
@@ -354,8 +354,8 @@ class Model(ABC):
 
     @abstractmethod
     def record(self, per_op: bool = False) -> Recording:
-        """Records the evaluations in a `with` block, see `Recording`: a prompt of several ubatches
-        has a compute and a plan for each of them."""
+        """Records the evaluations in a `with` block, see `Recording`. A prompt of several ubatches
+        has a compute and a plan per ubatch."""
 
     @contextmanager
     def watch(self) -> Iterator[list[Decode]]:

@@ -1,4 +1,4 @@
-"""What a context of libllama does in each ubatch, and the recording of it."""
+"""Notes and recordings of a context of libllama, ubatch by ubatch."""
 
 from __future__ import annotations
 
