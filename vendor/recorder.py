@@ -25,9 +25,9 @@ _MAKERS = ("recorder.py", "alloc_edits.py", "edit.py", "instrument.py", "run_edi
 _HEADERS = (
     "alloc_hooks.h", "as_built.h", "cpu_read.h", "cpu_trace.h", "layout_hooks.h",
     "layout_measure.h", "layout_read.h", "order_hooks.h", "pin_hooks.h", "reach.h",
-    "run_hooks.h", "run_trace.h", "sched_fields.h", "sched_hooks.h", "sched_trace.h",
-    "stages.h", "view_place.h", "record_file.h", "record_state.h", "record_hooks.h",
-    "record_trace.h",
+    "recorded_struct.h", "run_hooks.h", "run_trace.h", "sched_fields.h", "sched_hooks.h",
+    "sched_trace.h", "stages.h", "view_place.h", "record_file.h", "record_state.h",
+    "record_hooks.h", "record_trace.h",
 )  # fmt: skip
 _SOURCES = (
     "alloc_trace.cpp", "layout_trace.cpp", "record_file.cpp", "record_names.cpp",

@@ -7,6 +7,8 @@
 #include "ggml.h"
 #include "ggml-backend.h"
 
+#include "recorded_struct.h"
+
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -15,7 +17,7 @@
 extern "C" {
 #endif
 
-struct gp_cpu_record {
+GP_STRUCT(gp_cpu_record,
     uint64_t work_size;  // bytes of scratch memory that the node asks for
     int32_t  n_threads;  // threads of the compute of its graph or split
     int32_t  n_tasks;    // number of threads that upstream divides the node among
@@ -23,7 +25,7 @@ struct gp_cpu_record {
     char     buft[32];   // the extra buffer type whose kernel computes it, "" for ggml-cpu's own kernel
     char     kernel[64]; // that kernel: "q4_0_8x8_q8_0", or upstream's class
     char     layout[32]; // the layout of its weight there: "q4_0_8x8"; "" if upstream has no name for it
-};
+);
 
 // Fills a record for each node. n_threads as in ggml_graph_plan.
 typedef void (*gp_cpu_nodes_t)(const struct ggml_cgraph * graph, int n_threads, bool use_ref, struct gp_cpu_record * records);

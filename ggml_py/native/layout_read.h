@@ -11,10 +11,10 @@
 namespace gp {
 
 struct layout_reader {
-    std::vector<gp_layout_record>        records;
-    std::vector<int32_t>                 order;
-    std::vector<gp_layout_buffer_record> buffers;
-    int32_t                              of = GP_LAYOUT_UNKNOWN;
+    std::vector<gp_layout_record> &        records;
+    std::vector<int32_t> &                 order;
+    std::vector<gp_layout_buffer_record> & buffers;
+    int32_t                                of = GP_LAYOUT_UNKNOWN;
 
     using ids_of = std::unordered_map<const ggml_tensor *, int32_t>;
 
@@ -53,16 +53,6 @@ struct layout_reader {
             const int32_t found = id(node);
             order.push_back(found < 0 && node->src[0] != nullptr ? -2 - id(node->src[0]) : found);
         }
-    }
-
-    void fill(gp_plan * plan) {
-        plan->layout           = records.data();
-        plan->layout_order     = order.data();
-        plan->layout_buffers   = buffers.data();
-        plan->n_layout         = (int32_t) records.size();
-        plan->n_layout_order   = (int32_t) order.size();
-        plan->n_layout_buffers = (int32_t) buffers.size();
-        plan->layout_of        = of;
     }
 
 private:

@@ -26,11 +26,10 @@ struct section {
     const char * tag;
     const void * data;
     size_t       size;
-    bool         tells = true; // whether plans that differ in it are different plans
 };
 
-template <class T> section rows(const char * tag, const T * data, size_t n, bool tells = true) {
-    return { tag, data, n * sizeof(T), tells };
+template <class T> section rows(const char * tag, const T * data, size_t n) {
+    return { tag, data, n * sizeof(T) };
 }
 
 // What of a tensor's record the lines need to say how plans differ.
@@ -51,10 +50,9 @@ void     record_at_need(const std::string & path, const std::string & about, con
 // These take the record's lock. A number of a scheduler that was made before the record began is a new one.
 uint32_t record_scheduler(const void * sched, const std::string & about);
 void     record_forget(const void * sched);
-// Numbers rows by their content; `fresh` gets those that were not written yet. Then writes the plan, unless an equal
-// one was written, and returns its number; -1 if it was left out. `why` says how it differs from the plan `head.before`
-// if it was written now, else it is empty.
-int32_t record_plan(gp_record_plan head, const std::vector<gp_tensor_record> & tensors, std::vector<section> sections, std::string & why);
+// Writes the plan with its new rows, unless an equal one was written, and returns its number; -1 if it was left out.
+// `why` says how it differs from the plan `before` if it was written now, else it is empty.
+int32_t record_plan(const gp_plan & plan, uint32_t scheduler, uint64_t thread, int32_t before, std::string & why);
 // `what`: 0 planned, 1 allocated (in the layout of the plan `layout`; -1: unknown), 2 computed.
 void    record_seen(uint32_t scheduler, int32_t plan, int what, int32_t layout = -1);
 void    record_realloc(uint32_t scheduler, int32_t plan, const gp_realloc_record & reason);

@@ -157,57 +157,27 @@ static uint64_t this_thread() {
     return (uint64_t) (uintptr_t) &here;
 }
 
-// Copied without addresses, which differ each time.
-static std::vector<gp_tensor_record> without_addresses(const gp_plan * plan) {
-    std::vector<gp_tensor_record> tensors(plan->tensors, plan->tensors + plan->n_tensors);
-    for (gp_tensor_record & t : tensors) {
-        t.addr = t.data = 0;
+// What differs each time is not written: addresses, and the size of the compute buffers, which grow from plan to plan.
+static void without_addresses(gp_plan * plan) {
+    for (int i = 0; i < plan->n_tensors; i++) {
+        plan->tensors[i].addr = plan->tensors[i].data = 0;
     }
-    return tensors;
+    for (int i = 0; i < plan->n_buffers; i++) {
+        plan->buffers[i].addr = 0;
+    }
+    for (int i = 0; i < plan->n_backends; i++) {
+        plan->backends[i].gallocr_size = 0;
+    }
 }
 
-static int32_t write_plan(sched_record & r, const gp_plan * plan) {
-    gp_record_plan head = {};
-    head.scheduler     = r.number;
-    head.time          = std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::system_clock::now().time_since_epoch()).count();
-    head.thread        = this_thread();
-    head.hash_set_size = plan->hash_set_size;
-    head.hash_set_used = plan->hash_set_used;
-    head.n_nodes       = plan->n_nodes;
-    head.n_copies      = plan->n_copies;
-    head.cur_copy      = plan->cur_copy;
-    head.op_offload    = plan->op_offload;
-    head.left_backend  = plan->left_backend;
-    head.optimizers    = plan->optimizers;
-    head.n_pins_elsewhere = plan->n_pins_elsewhere;
-    head.before        = r.plan;
-    const std::vector<gp_tensor_record> tensors = without_addresses(plan);
-    std::vector<gp_buffer_record> buffers(plan->buffers, plan->buffers + plan->n_buffers);
-    for (gp_buffer_record & b : buffers) {
-        b.addr = 0;
-    }
-    std::vector<gp_backend_record> backends(plan->backends, plan->backends + plan->n_backends);
-    for (gp_backend_record & b : backends) {
-        b.gallocr_size = 0; // it grows from plan to plan
-    }
+static int32_t write_plan(sched_record & r, gp_plan * plan) {
+    without_addresses(plan);
     std::string why;
-    const int32_t number = record_plan(head, tensors, {
-        rows("splits", plan->splits, plan->n_splits), rows("inputs", plan->inputs, plan->n_inputs),
-        rows("bufts", plan->bufts, plan->n_bufts), rows("buffers", buffers.data(), buffers.size()),
-        rows("backends", backends.data(), backends.size()), rows("leafs", plan->leafs, plan->n_leafs),
-        rows("order", plan->order, plan->n_order), rows("deps", plan->alloc_deps, plan->n_alloc_deps),
-        rows("cpunodes", plan->cpu_nodes, plan->n_cpu), rows("cpu", plan->cpu, plan->n_cpu),
-        rows("capacity", plan->capacities, plan->n_capacities),
-        rows("refusals", plan->refusals, plan->n_refusals),
-        // A graph whose tensors have memory already is laid out otherwise, and is the same plan.
-        rows("layout", plan->layout, plan->n_layout, false), rows("lorder", plan->layout_order, plan->n_layout_order, false),
-        rows("lbuffers", plan->layout_buffers, plan->n_layout_buffers, false),
-        { "layoutof", &plan->layout_of, sizeof(plan->layout_of), false },
-    }, why);
+    const int32_t number = record_plan(*plan, r.number, this_thread(), r.plan, why);
     if (!why.empty()) {
         uint64_t bytes = 0;
         for (int i = 0; i < plan->n_inputs; i++) {
-            bytes += tensors[plan->inputs[i].tensor].nbytes;
+            bytes += plan->tensors[plan->inputs[i].tensor].nbytes;
         }
         char text[256];
         snprintf(text, sizeof(text), "scheduler %u, plan %d: %d node%s, %d split%s, %d cop%s (%.1f KiB); ", r.number, number, plan->n_nodes,

@@ -1,12 +1,15 @@
 // What a record says of itself: the layouts of its arrays, the names behind its numbers, the program that is recorded.
+#define GP_WITH_MEMBERS // of the structs that are described
 #include "record_state.h"
 
 #include "ggml-impl.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstddef>
 #include <cstdio>
-#include <type_traits>
+#include <sstream>
+#include <unordered_map>
 
 namespace gp {
 
@@ -14,27 +17,46 @@ namespace {
 
 // --- how the records are laid out, for a reader that has not been compiled with these headers
 
-template <class T> std::string format() {
-    if (std::is_array<T>::value) {
-        typedef typename std::remove_extent<T>::type item;
-        const std::string one = std::is_same<item, char>::value ? "" : format<typename std::conditional<std::is_array<item>::value, char, item>::type>();
-        const size_t n = std::extent<T>::value;
-        return one.empty() ? "S" + std::to_string(n) : one + ":" + std::to_string(n);
-    }
-    return (std::is_signed<T>::value ? "i" : "u") + std::to_string(sizeof(T));
-}
+struct format {
+    std::string name;
+    size_t      size;
+};
 
 struct layouts {
-    std::string text;
+    std::string                             text;
+    std::unordered_map<std::string, format> formats = {
+        { "int8_t", { "i1", 1 } }, { "int16_t", { "i2", 2 } }, { "int32_t", { "i4", 4 } }, { "int64_t", { "i8", 8 } },
+        { "uint32_t", { "u4", 4 } }, { "uint64_t", { "u8", 8 } }, { "bool", { "u1", 1 } }, { "char", { "S", 1 } },
+    };
 
-    void begin(const char * name, size_t size) {
-        text += std::string(text.empty() ? "" : "]},") + "\"" + name + "\":{\"size\":" + std::to_string(size) + ",\"fields\":[";
-    }
-    void field(const char * name, const std::string & format, size_t offset) {
-        text += std::string(text.back() == '[' ? "" : ",") + "[\"" + name + "\",\"" + format + "\"," + std::to_string(offset) + "]";
-    }
-    std::string end() {
-        return "{" + text + "]}}";
+    // Adds a struct whose members are such text: "int32_t src[10], kind; char name[64];". The offsets are the compiler's:
+    // no member needs another alignment than its size, or 8.
+    void add(const char * name, size_t size, const char * members) {
+        text += std::string(text.empty() ? "" : ",") + "\"" + name + "\":{\"size\":" + std::to_string(size) + ",\"fields\":[";
+        size_t at = 0;
+        std::istringstream lines(members);
+        std::string type, line;
+        while (lines >> type) {
+            if (type == "struct") {
+                lines >> type;
+            }
+            const format & one = formats.at(type);
+            std::getline(lines, line, ';');
+            std::istringstream list(line);
+            for (std::string member; std::getline(list >> std::ws, member, ',');) {
+                const size_t bracket = member.find('[');
+                const size_t n = bracket == std::string::npos ? 1 : std::stoul(member.substr(bracket + 1));
+                const std::string count = bracket == std::string::npos ? "" : (type == "char" ? "" : ":") + std::to_string(n);
+                const size_t align = std::min<size_t>(one.size, 8);
+                at = (at + align - 1) / align * align;
+                text += std::string(text.back() == '[' ? "" : ",") + "[\"" + member.substr(0, bracket) + "\",\"" + one.name + count +
+                    "\"," + std::to_string(at) + "]";
+                at += one.size * n;
+            }
+        }
+        GGML_ASSERT(at <= size && size < at + 8);
+        text += "]}";
+        formats[name] = { name, size };
     }
 };
 
@@ -73,38 +95,12 @@ std::string enumerators() {
 
 std::string record_layouts() {
     layouts l;
-#define BEGIN(type) { typedef type one; l.begin(#type, sizeof(one));
-#define F(name) l.field(#name, format<decltype(one::name)>(), offsetof(one, name));
-#define END }
-    BEGIN(gp_tensor_record) F(addr) F(data) F(view_offs) F(nbytes) F(ne) F(nb) F(op_params) F(src) F(planned_src) F(view_src)
-        F(buffer) F(kind) F(type) F(op) F(flags) F(use_count) F(backend) F(copy_of) F(copy_index) F(stage) F(cause) F(name)
-        F(op_desc) F(passes) F(pin) F(dropped_pin) F(supports) F(offload) END
-    BEGIN(gp_split_record) F(backend) F(start) F(end) F(first_input) F(n_inputs) END
-    BEGIN(gp_input_record) F(tensor) F(copy) END
-    BEGIN(gp_dep_record) F(tensor) F(until) END
-    BEGIN(gp_refusal_record) F(tensor) F(backend) F(srcs) END
-    BEGIN(gp_buft_record) F(is_host) F(readers) F(name) END
-    BEGIN(gp_buffer_record) F(addr) F(size) F(usage) F(buft) END
-    BEGIN(gp_backend_record) F(device_type) F(buft) F(gallocr_size) F(name) F(device) END
-    BEGIN(gp_cpu_record) F(work_size) F(n_threads) F(n_tasks) F(n_fused) F(buft) F(kernel) F(layout) END
-    BEGIN(gp_layout_record) F(offset) F(size) F(tensor) F(of) F(step) F(backend) F(chunk) F(kind) END
-    BEGIN(gp_layout_buffer_record) F(alignment) F(max_size) F(backend) END
-    BEGIN(gp_run_event) F(start) F(end) F(bytes) F(kind) F(compute) F(split) F(input) F(backend) F(copy) F(first) F(last)
-        F(inside) F(how) F(by) END
-    BEGIN(gp_record_plan) F(plan) F(scheduler) F(time) F(thread) F(hash_set_size) F(hash_set_used) F(n_nodes) F(n_copies)
-        F(cur_copy) F(op_offload) F(left_backend) F(optimizers) F(n_pins_elsewhere) F(before) END
-    BEGIN(gp_record_seen) F(plan) F(scheduler) F(planned) F(allocated) F(computed) F(first) F(last) F(layout) END
-    BEGIN(gp_record_compute) F(scheduler) F(plan) F(compute) F(lost) F(n_events) END
-    BEGIN(gp_realloc_record) F(kind) F(src) F(ours) F(need) F(have) F(tensor) F(node) F(before) F(after) END
-    l.begin("gp_record_realloc", sizeof(gp_record_realloc));
-    l.field("plan", "u4", offsetof(gp_record_realloc, plan));
-    l.field("scheduler", "u4", offsetof(gp_record_realloc, scheduler));
-    l.field("time", "i8", offsetof(gp_record_realloc, time));
-    l.field("reason", "gp_realloc_record", offsetof(gp_record_realloc, reason));
-#undef BEGIN
-#undef F
-#undef END
-    return l.end();
+#define ADD(name) l.add(#name, sizeof(name), name##_members);
+    ADD(gp_tensor_record) ADD(gp_split_record) ADD(gp_input_record) ADD(gp_dep_record) ADD(gp_refusal_record) ADD(gp_buft_record)
+    ADD(gp_buffer_record) ADD(gp_backend_record) ADD(gp_cpu_record) ADD(gp_layout_record) ADD(gp_layout_buffer_record)
+    ADD(gp_run_event) ADD(gp_record_plan) ADD(gp_record_seen) ADD(gp_record_compute) ADD(gp_realloc_record) ADD(gp_record_realloc)
+#undef ADD
+    return "{" + l.text + "}";
 }
 
 std::string record_tables() {

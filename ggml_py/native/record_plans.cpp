@@ -60,27 +60,27 @@ std::string shape(const int64_t * ne) {
 }
 
 // How a plan differs from an earlier one, in a clause; "first" without one.
-std::string difference(const record & r, int32_t before, const std::vector<gp_tensor_record> & tensors, int32_t n_nodes) {
+std::string difference(const record & r, int32_t before, const gp_plan & plan) {
     if (before < 0 || (size_t) before >= r.plan_rows.size()) {
         return "first";
     }
     const plan_facts & old = r.plan_rows[before];
-    if (old.n_nodes != n_nodes) {
-        return std::to_string(n_nodes) + " nodes, not " + std::to_string(old.n_nodes);
+    if (old.n_nodes != plan.n_nodes) {
+        return std::to_string(plan.n_nodes) + " nodes, not " + std::to_string(old.n_nodes);
     }
     // What the program gave, its inputs, explains more than what was computed from them.
     const auto named = [](const gp_tensor_record & t) { return "'" + std::string(t.name) + "'"; };
     const auto find = [&](auto differs) -> const gp_tensor_record * {
-        const size_t n = std::min(old.rows.size(), tensors.size());
+        const size_t n = std::min(old.rows.size(), (size_t) plan.n_tensors);
         for (size_t k = 0; k < n; k++) {
-            const size_t i = (k + (size_t) n_nodes) % n;
-            if (old.rows[i] < r.facts.size() && differs(r.facts[old.rows[i]], tensors[i])) {
-                return &tensors[i];
+            const size_t i = (k + (size_t) plan.n_nodes) % n;
+            if (old.rows[i] < r.facts.size() && differs(r.facts[old.rows[i]], plan.tensors[i])) {
+                return &plan.tensors[i];
             }
         }
         return nullptr;
     };
-    const auto was = [&](const gp_tensor_record * t) -> const row_facts & { return r.facts[old.rows[t - tensors.data()]]; };
+    const auto was = [&](const gp_tensor_record * t) -> const row_facts & { return r.facts[old.rows[t - plan.tensors]]; };
     if (const auto * t = find([](const row_facts & f, const gp_tensor_record & t) { return memcmp(f.ne, t.ne, sizeof(f.ne)) != 0; })) {
         return named(*t) + " is " + shape(t->ne) + ", not " + shape(was(t).ne);
     }
@@ -124,29 +124,40 @@ void record_forget(const void * sched) {
     }
 }
 
-int32_t record_plan(gp_record_plan head, const std::vector<gp_tensor_record> & tensors, std::vector<section> sections, std::string & why) {
+int32_t record_plan(const gp_plan & plan, uint32_t scheduler, uint64_t thread, int32_t before, std::string & why) {
     std::lock_guard<std::mutex> guard(record_lock);
     why.clear();
     if (!current) {
         return -1;
     }
     record & r = *current;
-    std::vector<hash_key> keys(tensors.size());
+    const size_t n = (size_t) plan.n_tensors;
+    std::vector<hash_key> keys(n);
     hash_key whole = { 1, 2 };
-    for (size_t i = 0; i < tensors.size(); i++) {
-        keys[i] = { mixed(1, &tensors[i], sizeof(tensors[i])), mixed(2, &tensors[i], sizeof(tensors[i])) };
-        whole.a = mixed(whole.a, &keys[i], sizeof(keys[i]));
-        whole.b = mixed(whole.b, &keys[i], sizeof(keys[i]));
+    const auto add = [&whole](const void * data, size_t size) { whole = { mixed(whole.a, data, size), mixed(whole.b, data, size) }; };
+    for (size_t i = 0; i < n; i++) {
+        keys[i] = { mixed(1, &plan.tensors[i], sizeof(plan.tensors[i])), mixed(2, &plan.tensors[i], sizeof(plan.tensors[i])) };
+        add(&keys[i], sizeof(keys[i]));
     }
-    for (const section & s : sections) {
-        if (!s.tells) {
-            continue;
-        }
-        whole.a = mixed(whole.a, s.data, s.size);
-        whole.b = mixed(whole.b, s.data, s.size);
+    // Rows of tensors are written once, and plans have their numbers.
+    gp_record_plan head = {};
+    std::vector<section> sections;
+#define ARRAY(type, name, tag, differs) \
+    if (std::string(tag) != "tensors") { \
+        sections.push_back(rows(tag, plan.name, plan.n_##name)); \
+        if (differs) { \
+            add(plan.name, plan.n_##name * sizeof(type)); \
+        } \
     }
-    const int32_t same[] = { head.n_copies, head.cur_copy, head.op_offload, head.optimizers, head.n_pins_elsewhere };
-    whole.a = mixed(whole.a, same, sizeof(same));
+#define NUMBER(type, name, differs) \
+    head.name = plan.name; \
+    if (differs) { \
+        add(&plan.name, sizeof(type)); \
+    }
+    GP_PLAN_ARRAYS(ARRAY)
+    GP_PLAN_NUMBERS(NUMBER)
+#undef ARRAY
+#undef NUMBER
     const auto known = r.plans.find(whole);
     if (known != r.plans.end()) {
         return known->second;
@@ -155,8 +166,8 @@ int32_t record_plan(gp_record_plan head, const std::vector<gp_tensor_record> & t
     std::unordered_map<hash_key, uint32_t, hash_of> added;
     std::vector<gp_tensor_record> fresh;
     plan_facts facts;
-    facts.n_nodes = head.n_nodes;
-    for (size_t i = 0; i < tensors.size(); i++) {
+    facts.n_nodes = plan.n_nodes;
+    for (size_t i = 0; i < n; i++) {
         const auto old = r.rows.find(keys[i]);
         if (old != r.rows.end()) {
             facts.rows.push_back(old->second);
@@ -164,7 +175,7 @@ int32_t record_plan(gp_record_plan head, const std::vector<gp_tensor_record> & t
         }
         const auto found = added.emplace(keys[i], (uint32_t) (r.facts.size() + fresh.size()));
         if (found.second) {
-            fresh.push_back(tensors[i]);
+            fresh.push_back(plan.tensors[i]);
         }
         facts.rows.push_back(found.first->second);
     }
@@ -179,8 +190,12 @@ int32_t record_plan(gp_record_plan head, const std::vector<gp_tensor_record> & t
         }
         return -1;
     }
-    head.plan = (uint32_t) r.n_plans;
-    std::string said = difference(r, head.before, tensors, head.n_nodes);
+    head.plan      = (uint32_t) r.n_plans;
+    head.scheduler = scheduler;
+    head.time      = record_now();
+    head.thread    = thread;
+    head.before    = before;
+    std::string said = difference(r, before, plan);
     sections.push_back({ "why", said.data(), said.size() });
     sections.insert(sections.begin(), {
         { "plan", &head, sizeof(head) }, rows("rows", fresh.data(), fresh.size()), rows("ids", facts.rows.data(), facts.rows.size()) });

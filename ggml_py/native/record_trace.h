@@ -15,40 +15,39 @@
 extern "C" {
 #endif
 
-// The scalars of a plan (struct gp_plan), and when it was made.
-struct gp_record_plan {
+// The numbers of a plan (struct gp_plan), and when it was made.
+GP_STRUCT(gp_record_plan,
     uint32_t plan;                    // number of the plan in its process, from 0
     uint32_t scheduler;               // number of the scheduler in its process, from 0
     int64_t  time;                    // ns since the epoch
     uint64_t thread;
-    uint64_t hash_set_size, hash_set_used;
-    int32_t  n_nodes, n_copies, cur_copy, op_offload, left_backend, optimizers, n_pins_elsewhere;
+    GP_PLAN_NUMBERS(GP_NUMBER)
     int32_t  before;                  // the plan that the scheduler made before it, -1: none
-};
+);
 
 // How often a scheduler made and used a plan. Later records of the same pair replace earlier ones.
-struct gp_record_seen {
+GP_STRUCT(gp_record_seen,
     uint32_t plan, scheduler;
     uint64_t planned, allocated, computed;
     int64_t  first, last;             // ns since the epoch
     int64_t  layout;                  // the plan in whose layout it last got its memory; -1: unknown, or none
-};
+);
 
 // A scheduler's memory was laid out again for a plan.
-struct gp_record_realloc {
+GP_STRUCT(gp_record_realloc,
     uint32_t plan, scheduler;
     int64_t  time;                    // ns since the epoch
     struct gp_realloc_record reason;
-};
+);
 
 // What a compute was of.
-struct gp_record_compute {
+GP_STRUCT(gp_record_compute,
     uint32_t scheduler;
     int32_t  plan;                    // -1: was not written
     int32_t  compute;                 // number of the compute, as its events have it
     int32_t  lost;                    // events that there was no room for
     int32_t  n_events;                // of those that follow, in the order of these records
-};
+);
 
 struct gp_record_options {
     bool     run;                     // computes too, with times

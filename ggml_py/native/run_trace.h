@@ -7,6 +7,8 @@
 #include "ggml.h"
 #include "ggml-backend.h"
 
+#include "recorded_struct.h"
+
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -35,7 +37,7 @@ enum gp_run_how {
     GP_RUN_CALLBACK    = 7, // copies: made by the copy callback
 };
 
-struct gp_run_event {
+GP_STRUCT(gp_run_event,
     int64_t  start, end; // ns of a monotonic clock
     uint64_t bytes;      // copies: bytes moved; less than the tensor if only some experts were copied
     int32_t  kind;       // enum gp_run_kind
@@ -48,7 +50,7 @@ struct gp_run_event {
     int32_t  inside;     // waits: the event (a copy) that they are part of
     int32_t  how;        // enum gp_run_how
     int32_t  by;         // events: the backend in whose queue they are recorded, or which waits for them
-};
+);
 
 // Starts a recording of at most max_events on `sched`, replacing the last one. With `per_op` each node is computed
 // alone and waited for, using an eval callback of ours. Returns false, and starts nothing, if the user has set an eval

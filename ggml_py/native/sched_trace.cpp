@@ -33,35 +33,30 @@ static bool has_slot(ggml_backend_sched_t sched, const ggml_tensor * t) {
     return slot != GGML_HASHSET_FULL && ggml_bitset_get(sched->hash_set.used, slot);
 }
 
+struct plan_arrays {
+#define GP_VECTOR(type, name, tag, differs) std::vector<type> name;
+    GP_PLAN_ARRAYS(GP_VECTOR)
+#undef GP_VECTOR
+};
+
 // Numbers the tensors of a planned graph and writes their records.
-struct reader {
+struct reader : plan_arrays {
     ggml_backend_sched_t sched = nullptr;
     ggml_cgraph *        graph = nullptr;
     trace *              tr    = nullptr;
 
     std::unordered_map<const ggml_tensor *, int32_t>     ids;
-    std::vector<const ggml_tensor *>                     tensors;
+    std::vector<const ggml_tensor *>                     by_id;
     std::unordered_map<ggml_backend_buffer_t, int32_t>   buffer_ids;
     std::unordered_map<ggml_backend_buffer_type_t, int32_t> buft_ids;
-    std::vector<gp_buft_record>                          bufts;
-    std::vector<gp_tensor_record>                        records;
-    std::vector<gp_split_record>                         splits;
-    std::vector<gp_input_record>                         inputs;
-    std::vector<gp_buffer_record>                        buffers;
-    std::vector<gp_backend_record>                       backends;
-    std::vector<int32_t>                                 leafs, capacities, order;
-    std::vector<gp_dep_record>                           alloc_deps;
-    std::vector<gp_refusal_record>                       refusals;
-    cpu_reader                                           cpu;
-    layout_reader                                        layout;
 
     int32_t id_of(const ggml_tensor * t) {
         if (t == nullptr) {
             return -1;
         }
-        auto found = ids.emplace(t, (int32_t) tensors.size());
+        auto found = ids.emplace(t, (int32_t) by_id.size());
         if (found.second) {
-            tensors.push_back(t);
+            by_id.push_back(t);
         }
         return found.first->second;
     }
@@ -105,7 +100,7 @@ struct reader {
     }
 
     void fill(int32_t id, int32_t kind) {
-        const ggml_tensor * t = tensors[id];
+        const ggml_tensor * t = by_id[id];
         gp_tensor_record    r = {};
         r.addr      = (uint64_t) (uintptr_t) t;
         r.data      = kind == GP_KIND_COPY ? 0 : (uint64_t) (uintptr_t) t->data;
@@ -152,7 +147,7 @@ struct reader {
                 r.passes[s] = tr->passes[s * n + slot];
             }
         }
-        records.push_back(r);
+        tensors.push_back(r);
     }
 
     // Reads the tensors of the graph and those that they refer to, as the user built them: without the copies and the
@@ -166,21 +161,21 @@ struct reader {
         for (int i = 0; i < graph->n_leafs; i++) {
             leafs.push_back(id_of(graph->leafs[i]));
         }
-        const size_t n_nodes = tr->order.size(), n_graph = tensors.size();
-        for (size_t id = 0; id < tensors.size(); id++) {
+        const size_t n_nodes = tr->order.size(), n_graph = by_id.size();
+        for (size_t id = 0; id < by_id.size(); id++) {
             fill((int32_t) id, id < n_nodes ? GP_KIND_NODE : id < n_graph ? GP_KIND_LEAF : GP_KIND_OTHER);
-            const ggml_tensor * t = tensors[id];
-            records[id].supports = mask([t](ggml_backend_t b) { return ggml_backend_supports_op(b, t); });
+            const ggml_tensor * t = by_id[id];
+            tensors[id].supports = mask([t](ggml_backend_t b) { return ggml_backend_supports_op(b, t); });
             if (t->op != GGML_OP_NONE) {
-                records[id].offload = mask([t](ggml_backend_t b) { return ggml_backend_offload_op(b, t); });
+                tensors[id].offload = mask([t](ggml_backend_t b) { return ggml_backend_offload_op(b, t); });
             }
-            read_refusals(sched->backends, sched->n_backends, t, (int32_t) id, records[id].supports, refusals);
+            read_refusals(sched->backends, sched->n_backends, t, (int32_t) id, tensors[id].supports, refusals);
         }
         for (size_t i = 0; i < n_nodes; i++) {
-            records[i].flags = tr->node_flags[i];
+            tensors[i].flags = tr->node_flags[i];
         }
         for (size_t i = 0; i < leafs.size(); i++) {
-            records[leafs[i]].flags = tr->leaf_flags[i];
+            tensors[leafs[i]].flags = tr->leaf_flags[i];
         }
     }
 
@@ -209,12 +204,12 @@ struct reader {
         for (const found & c : copies) {
             const int32_t id = id_of(c.copy);
             fill(id, GP_KIND_COPY);
-            records[id].copy_of    = c.of;
-            records[id].copy_index = (int32_t) (c.k % sched->n_copies);
-            records[id].backend    = (int32_t) (c.k / sched->n_copies);
+            tensors[id].copy_of    = c.of;
+            tensors[id].copy_index = (int32_t) (c.k % sched->n_copies);
+            tensors[id].backend    = (int32_t) (c.k / sched->n_copies);
         }
         for (const rewired & w : tr->rewires) {
-            records[ids[w.node]].planned_src[w.j] = ids[w.node->src[w.j]];
+            tensors[ids[w.node]].planned_src[w.j] = ids[w.node->src[w.j]];
         }
     }
 
@@ -259,51 +254,31 @@ static gp_plan * read_plan(ggml_backend_sched_t sched) {
     r->read_tensors();
     r->read_copies();
     r->read_splits();
-    r->cpu.read(sched, r->ids);
-    r->layout.read(sched, r->ids);
+    read_cpu(sched, r->ids, r->cpu_nodes, r->cpu);
+    layout_reader layout{ r->layout, r->layout_order, r->layout_buffers };
+    layout.read(sched, r->ids);
     const int32_t optimizers = r->mask([](ggml_backend_t b) { return optimizes(b->iface, 0); });
     if (optimizers != 0) {
         read_order(tr, r->ids, r->order, r->alloc_deps);
     }
 
-    gp_plan * plan   = new gp_plan{};
-    plan->n_tensors  = (int32_t) r->records.size();
-    plan->n_nodes    = (int32_t) tr->order.size();
-    plan->n_leafs    = (int32_t) r->leafs.size();
-    plan->n_splits   = (int32_t) r->splits.size();
-    plan->n_inputs   = (int32_t) r->inputs.size();
-    plan->n_bufts    = (int32_t) r->bufts.size();
-    plan->n_buffers  = (int32_t) r->buffers.size();
-    plan->n_backends = (int32_t) r->backends.size();
-    r->cpu.fill(plan);
-    r->layout.fill(plan);
-    plan->optimizers = optimizers;
-    plan->n_order    = (int32_t) r->order.size();
-    plan->n_alloc_deps = (int32_t) r->alloc_deps.size();
-    plan->n_copies   = sched->n_copies;
-    plan->cur_copy   = sched->cur_copy;
-    plan->op_offload = sched->op_offload;
-    plan->is_alloc   = sched->is_alloc;
-    plan->tensors    = r->records.data();
-    plan->splits     = r->splits.data();
-    plan->inputs     = r->inputs.data();
-    plan->bufts      = r->bufts.data();
-    plan->buffers    = r->buffers.data();
-    plan->backends   = r->backends.data();
-    plan->leafs      = r->leafs.data();
-    plan->capacities = r->capacities.data();
-    plan->order      = r->order.data();
-    plan->alloc_deps = r->alloc_deps.data();
-    plan->refusals   = r->refusals.data();
-    plan->n_refusals = (int32_t) r->refusals.size();
-    plan->n_capacities  = (int32_t) r->capacities.size();
-    plan->left_backend     = tr->left_backend;
+    gp_plan * plan     = new gp_plan{};
+    plan->n_nodes      = (int32_t) tr->order.size();
+    plan->layout_of    = layout.of;
+    plan->optimizers   = optimizers;
+    plan->n_copies     = sched->n_copies;
+    plan->cur_copy     = sched->cur_copy;
+    plan->op_offload   = sched->op_offload;
+    plan->left_backend = tr->left_backend;
     plan->n_pins_elsewhere = (int32_t) std::count_if(tr->pins.begin(), tr->pins.end(),
         [&r](const std::pair<ggml_tensor * const, int32_t> & p) { return r->ids.count(p.first) == 0; });
     plan->hash_set_size = sched->hash_set.size;
     plan->hash_set_used = slots_used(sched) - std::count_if(tr->copies.begin(), tr->copies.end(),
         [sched](const auto & copy) { return has_slot(sched, copy.first); }); // the debug print's
-    plan->impl          = r.release();
+#define GP_GIVE(type, name, tag, differs) plan->n_##name = (int32_t) r->name.size(); plan->name = r->name.data();
+    GP_PLAN_ARRAYS(GP_GIVE)
+#undef GP_GIVE
+    plan->impl = r.release();
     return plan;
 }
 

@@ -12,6 +12,7 @@
 #include "ggml-backend.h"
 
 #include "cpu_trace.h"
+#include "recorded_struct.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -33,7 +34,7 @@ enum gp_tensor_kind {
     GP_KIND_COPY  = 3, // made by the scheduler for a split's backend
 };
 
-struct gp_tensor_record {
+GP_STRUCT(gp_tensor_record,
     uint64_t addr;                    // struct ggml_tensor *
     uint64_t data;                    // tensor->data
     uint64_t view_offs;               // bytes
@@ -62,46 +63,46 @@ struct gp_tensor_record {
     int32_t  dropped_pin;             // the same, if a reset has dropped it since
     int32_t  supports;                // bit b: backend b supports the op (asked about the graph as built)
     int32_t  offload;                 // bit b: backend b wants the op when its weights are in host memory
-};
+);
 
-struct gp_split_record {
+GP_STRUCT(gp_split_record,
     int32_t backend;
     int32_t start;                    // node range [start, end)
     int32_t end;
     int32_t first_input;              // the inputs are gp_plan.inputs[first_input, first_input + n_inputs)
     int32_t n_inputs;
-};
+);
 
-struct gp_input_record {
+GP_STRUCT(gp_input_record,
     int32_t tensor;                   // id of the source
     int32_t copy;                     // id of the copy that the split reads
-};
+);
 
 // add_alloc_dep of a backend's graph_optimize: `tensor` keeps its memory until node `until` is computed.
-struct gp_dep_record {
+GP_STRUCT(gp_dep_record,
     int32_t tensor;
     int32_t until;
-};
+);
 
 // A backend that does not support an op only because of the memory that the op's sources are in.
-struct gp_refusal_record {
+GP_STRUCT(gp_refusal_record,
     int32_t tensor;                   // id of the op
     int32_t backend;
     int32_t srcs;                     // bit j: it refuses source j's memory; 0: only several together
-};
+);
 
-struct gp_buft_record {
+GP_STRUCT(gp_buft_record,
     int32_t  is_host;
     int32_t  readers;                 // bit b: backend b supports it
     char     name[GP_MAX_NAME];
-};
+);
 
-struct gp_buffer_record {
+GP_STRUCT(gp_buffer_record,
     uint64_t addr;
     uint64_t size;                    // bytes
     int32_t  usage;                   // enum ggml_backend_buffer_usage
     int32_t  buft;                    // index into gp_plan.bufts
-};
+);
 
 // What the graph allocator decided about the memory of a tensor (struct gp_layout_record.kind).
 enum gp_layout_kind {
@@ -111,7 +112,7 @@ enum gp_layout_kind {
     GP_LAYOUT_FREE  = 3, // no later node reads it
 };
 
-struct gp_layout_record {
+GP_STRUCT(gp_layout_record,
     uint64_t offset;                  // bytes, in its chunk
     uint64_t size;                    // bytes, before they are rounded up to the alignment
     int32_t  tensor;                  // id; from gp_layout_read its place in the graph: nodes, then leafs
@@ -120,14 +121,14 @@ struct gp_layout_record {
     int16_t  backend;                 // whose buffer type's memory it is; from gp_layout_read the buffer's id
     int8_t   chunk;                   // of the buffer
     int8_t   kind;                    // enum gp_layout_kind
-};
+);
 
 // Of each buffer type that the scheduler allocates from.
-struct gp_layout_buffer_record {
+GP_STRUCT(gp_layout_buffer_record,
     uint64_t alignment;               // bytes
     uint64_t max_size;                // bytes of a chunk
     int32_t  backend;                 // the first that has it
-};
+);
 
 // Whose layout gp_plan.layout is.
 enum gp_layout_of {
@@ -136,47 +137,57 @@ enum gp_layout_of {
     GP_LAYOUT_EARLIER = 2,            // made for an earlier, larger graph, and this one fits into it
 };
 
-struct gp_backend_record {
+GP_STRUCT(gp_backend_record,
     int32_t  device_type;             // enum ggml_backend_dev_type
     int32_t  buft;                    // index into gp_plan.bufts: the type that the scheduler allocates from
     uint64_t gallocr_size;            // bytes of the compute buffer reserved so far
     char     name[GP_MAX_NAME];
     char     device[GP_MAX_NAME];
-};
+);
+
+// The numbers of a plan: X(type, name, differs). Plans that differ in a number with `differs` are different plans.
+#define GP_PLAN_NUMBERS(X) \
+    X(uint64_t, hash_set_size, false) \
+    X(uint64_t, hash_set_used, false) \
+    X(int32_t,  n_nodes, true) \
+    X(int32_t,  n_copies, true) \
+    X(int32_t,  cur_copy, true) \
+    X(int32_t,  op_offload, true) \
+    X(int32_t,  left_backend, false)    /* backend of split 0 in the plan before this one */ \
+    X(int32_t,  optimizers, true)       /* bit b: backend b has a graph_optimize */ \
+    X(int32_t,  n_pins_elsewhere, true) /* pins of tensors outside the graph: each takes a slot of the hash set */ \
+    X(int32_t,  layout_of, false)       /* enum gp_layout_of */
+
+// The arrays of a plan: X(type, name, tag, differs). The tag names the array in a record. A graph whose tensors have
+// memory already is laid out otherwise, and is the same plan.
+#define GP_PLAN_ARRAYS(X) \
+    X(struct gp_tensor_record,        tensors,        "tensors",  true) \
+    X(struct gp_split_record,         splits,         "splits",   true) \
+    X(struct gp_input_record,         inputs,         "inputs",   true) \
+    X(struct gp_buft_record,          bufts,          "bufts",    true) \
+    X(struct gp_buffer_record,        buffers,        "buffers",  true) \
+    X(struct gp_backend_record,       backends,       "backends", true) \
+    X(int32_t,                        leafs,          "leafs",    true)  /* ids */ \
+    X(int32_t,                        order,          "order",    true)  /* ids of the nodes in computing order; none without optimizers */ \
+    X(struct gp_dep_record,           alloc_deps,     "deps",     true) \
+    X(int32_t,                        cpu_nodes,      "cpunodes", true)  /* ids of the CPU's nodes; `cpu` says how they are computed */ \
+    X(struct gp_cpu_record,           cpu,            "cpu",      true) \
+    X(int32_t,                        capacities,     "capacity", true)  /* inputs_capacity of each split slot before this plan */ \
+    X(struct gp_refusal_record,       refusals,       "refusals", true) \
+    X(struct gp_layout_record,        layout,         "layout",   false) \
+    /* The allocated graph: ids of its nodes, among them the copies. Upstream keeps the source of a copy with a view \
+       that is never computed: -2 - id of the source. */ \
+    X(int32_t,                        layout_order,   "lorder",   false) \
+    X(struct gp_layout_buffer_record, layout_buffers, "lbuffers", false)
+
+#define GP_NUMBER(type, name, differs) type name;
+#define GP_ARRAY(type, name, tag, differs) int32_t n_##name; type * name;
 
 // One planned graph. The caller owns it and frees it with gp_plan_free.
 struct gp_plan {
-    int32_t n_tensors, n_nodes, n_leafs, n_splits, n_inputs, n_bufts, n_buffers, n_backends;
-    int32_t n_copies, cur_copy, op_offload, is_alloc;
-    int32_t n_capacities;                // split slots before this plan, in releases that have inputs_capacity
-    int32_t left_backend;                // backend of split 0 in the plan before this one
-    int32_t optimizers;                  // bit b: backend b has a graph_optimize
-    int32_t n_order, n_alloc_deps;
-    int32_t n_cpu;                       // nodes of CPU backends
-    int32_t n_layout, n_layout_order, n_layout_buffers;
-    int32_t n_refusals;
-    int32_t layout_of;                   // enum gp_layout_of
-    int32_t n_pins_elsewhere;            // pins of tensors outside the graph: each takes a slot of the hash set
-    uint64_t hash_set_size, hash_set_used;
-    struct gp_tensor_record  * tensors;
-    struct gp_split_record   * splits;
-    struct gp_input_record   * inputs;
-    struct gp_buft_record    * bufts;
-    struct gp_buffer_record  * buffers;
-    struct gp_backend_record * backends;
-    int32_t                  * leafs;      // ids
-    int32_t                  * order;      // ids of the nodes in computing order; none without optimizers
-    struct gp_dep_record     * alloc_deps;
-    int32_t                  * cpu_nodes;  // ids of the CPU's nodes; `cpu` says how they are computed
-    struct gp_cpu_record     * cpu;
-    int32_t                  * capacities; // inputs_capacity of each split slot before this plan
-    struct gp_layout_record  * layout;
-    // The allocated graph: ids of its nodes, among them the copies. Upstream keeps the source of a copy with a view that
-    // is never computed: -2 - id of the source.
-    int32_t                  * layout_order;
-    struct gp_layout_buffer_record * layout_buffers;
-    struct gp_refusal_record * refusals;
-    void                     * impl;
+    GP_PLAN_NUMBERS(GP_NUMBER)
+    GP_PLAN_ARRAYS(GP_ARRAY)
+    void * impl;
 };
 
 // Why the allocator had to lay out the compute buffers again for a graph (struct gp_realloc_record.kind).
@@ -191,7 +202,7 @@ enum gp_realloc_kind {
 };
 
 // One such reallocation.
-struct gp_realloc_record {
+GP_STRUCT(gp_realloc_record,
     int32_t  kind;                    // enum gp_realloc_kind
     int32_t  src;                     // GP_REALLOC_SRC: which source of `node`
     bool     ours;                    // upstream would have computed in the old layout
@@ -200,7 +211,7 @@ struct gp_realloc_record {
     char     node[64];
     uint64_t before[16];              // bytes of the compute buffer per backend, GGML_SCHED_MAX_BACKENDS
     uint64_t after[16];
-};
+);
 
 // Starts or stops recording causes and graph changes on one scheduler.
 GGML_BACKEND_API void gp_sched_trace(ggml_backend_sched_t sched, bool on);

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from ..boundary.arguments import integer
 from ..boundary.ffi import BUILD, ffi, lib
 from ..errors import ArgumentError, BusyError, MissingFunctionError
-from ..export.json import provenance as as_data
+from ..export.json.values import to_json
 from ..scheduler.provenance import made_here
 from .programs.launch import new_file
 
@@ -58,7 +58,7 @@ class SelfRecord:
         if _current is not None:
             raise BusyError(_BUSY)
         new_file(self.path, self._force)
-        about = {"release": BUILD["label"], "doubt": "", "made": as_data.render(made_here(()))}
+        about = {"release": BUILD["label"], "doubt": "", "made": to_json(made_here(()))}
         options = ffi.new("struct gp_record_options *", self._options)
         failed = lib.gp_record_start(os.fsencode(self.path), json.dumps(about).encode(), options)
         if failed == errno.EALREADY:

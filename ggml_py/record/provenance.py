@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..builds.processor import host
 from ..errors import GgmlError
-from ..export.json import provenance as as_data
+from ..export.json.values import from_json, to_json
 from ..trace.provenance import FACTS, UNKNOWN, DeviceMade, Provenance
 
 if TYPE_CHECKING:
@@ -33,7 +33,8 @@ def made_at_start(
     path = model_in(command) or next((variables[v] for v in _VARIABLES if v in variables), None)
     if path is not None:
         made = _with_model(made, path)
-    return as_data.render(made)
+    facts: dict[str, Any] = to_json(made)
+    return facts
 
 
 def model_in(command: Sequence[str]) -> str | None:
@@ -62,7 +63,7 @@ def made_by(process: Process) -> Provenance:
     the model."""
     about = (process.head.get("about") or {}).get("made")
     try:
-        made = as_data.parse(about)
+        made: Provenance = from_json(Provenance, about)
     except (KeyError, TypeError, AttributeError):
         made = UNKNOWN
     argv = process.argv

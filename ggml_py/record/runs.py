@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..run import Run
-from ..trace.run import EVENT_KINDS, HOWS, RunEvent, SchedulerRecord
+from ..trace.decode import run_events
+from ..trace.run import RunEvent, SchedulerRecord
 
 if TYPE_CHECKING:
     from .session import Process
-
-_HOWS = ("", *HOWS)
 
 
 def run_of(process: Process) -> Run:
@@ -36,21 +35,11 @@ def run_of(process: Process) -> Run:
         for compute in np.frombuffer(rows, process.layouts["gp_record_compute"]):
             end = first + int(compute["n_events"])
             scheduler = numbers.index(int(compute["scheduler"]))
-            found += [_event(e, scheduler, began, base) for e in batch[first:end]]
+            found += run_events(batch[first:end], scheduler, began, base)
             first = end
     plans = tuple(process.plans[number].plan for number in used)
     schedulers = tuple(_scheduler(process, n, computes, index_of) for n in numbers)
     return Run(plans, schedulers, tuple(found))
-
-
-def _event(e: np.void, scheduler: int, began: int, base: int) -> RunEvent:
-    n = {name: int(e[name]) for name in e.dtype.names or ()}
-    inside = n["inside"]
-    return RunEvent(
-        EVENT_KINDS[n["kind"]], n["start"] - began, n["end"] - began, scheduler, n["compute"],
-        n["split"], n["backend"], n["copy"], n["input"], n["bytes"], n["first"], n["last"],
-        base + inside if inside >= 0 else -1, _HOWS[n["how"]], n["by"],
-    )  # fmt: skip
 
 
 def _scheduler(

@@ -17,7 +17,7 @@ from ..trace.decode import Layouts, Meaning, Records, read
 from ..trace.pins import NORMS
 from ..trace.planned import Planned
 from ..trace.probes import FUSED_OPS, refused_in
-from ..trace.record import OF_PROGRAM, Settings, collection_paused
+from ..trace.record import OF_PROGRAM, collection_paused
 from . import stream
 from .pipeline import no_pipeline
 from .provenance import made_in
@@ -273,30 +273,21 @@ class RecordedPlan:
         return {self.scheduler, *self.counts}
 
     def _records(self) -> Records:
-        s, own, about = self.scalars, self.sections, self.process.head.get("about") or {}
-        settings = Settings(
-            upstream=self.process.upstream,
-            build=f"{about.get('release') or self.process.upstream}-{OF_PROGRAM}",
-            op_offload=bool(s["op_offload"]),
-            n_copies=s["n_copies"],
-            cur_copy=s["cur_copy"],
-            hash_set_size=s["hash_set_size"],
-            pins_elsewhere=s["n_pins_elsewhere"],
-        )
-        layout_of = own.get("layoutof")  # records of older versions have no layouts
-        return Records(
-            self.tensors.tobytes(), own["splits"], own["inputs"], own["bufts"], own["buffers"],
-            own["backends"], _ints(own["leafs"]), _ints(own["capacity"]), _ints(own["order"]),
-            own["deps"], s["optimizers"], _ints(own["cpunodes"]), own["cpu"], s["left_backend"],
-            s["hash_set_used"], settings, {}, own.get("layout", b""),
-            _ints(own.get("lorder", b"")), own.get("lbuffers", b""),
-            _ints(layout_of)[0] if layout_of else 0, NORMS, False,
-            own.get("refusals"),
-        )  # fmt: skip
+        about = self.process.head.get("about") or {}
+        build = f"{about.get('release') or self.process.upstream}-{OF_PROGRAM}"
+        arrays = {_TAGS.get(tag, tag): content for tag, content in self.sections.items()}
+        arrays["tensors"] = self.tensors.tobytes()
+        # Older records have it in a section of its own, still older ones have no layouts.
+        (layout_of,) = struct.unpack("<i", arrays.get("layoutof", bytes(4)))
+        numbers = {"layout_of": layout_of, **self.scalars}
+        return Records(numbers, arrays, self.process.upstream, build, {}, NORMS)
 
 
-def _ints(content: bytes) -> tuple[int, ...]:
-    return struct.unpack(f"<{len(content) // 4}i", content)
+# Arrays of struct gp_plan with another tag than their name.
+_TAGS = {
+    "deps": "alloc_deps", "cpunodes": "cpu_nodes", "capacity": "capacities",
+    "lorder": "layout_order", "lbuffers": "layout_buffers",
+}  # fmt: skip
 
 
 class Record:

@@ -27,7 +27,6 @@ from ..trace.record import (
     Capture,
     Outcome,
     RefusalRecord,
-    Settings,
     collection_paused,
 )
 
@@ -39,7 +38,7 @@ class _Layouts(Mapping[str, "np.dtype[Any]"]):
     """Our C records by name, laid out as the compiler told cffi."""
 
     def __getitem__(self, struct: str) -> np.dtype[Any]:
-        return _dtype(struct)
+        return dtype_of(struct)
 
     def __iter__(self) -> Iterator[str]:
         return (name for name in ffi.list_types()[1] if name.startswith("gp_"))
@@ -49,7 +48,7 @@ class _Layouts(Mapping[str, "np.dtype[Any]"]):
 
 
 @cache
-def _dtype(struct: str) -> np.dtype[Any]:
+def dtype_of(struct: str) -> np.dtype[Any]:
     """The numpy dtype of one of our C records, laid out as the compiler told cffi."""
     names, formats, offsets = [], [], []
     ctype = ffi.typeof(f"struct {struct}")
@@ -67,7 +66,9 @@ def _format(ctype: Any) -> Any:
         if ctype.item.cname == "char":
             return f"S{ctype.length}"
         return (_format(ctype.item), (ctype.length,))
-    kind = "u" if ctype.cname.startswith("u") else "i"
+    if ctype.kind == "struct":
+        return dtype_of(ctype.cname.partition(" ")[2])
+    kind = "u" if ctype.cname.startswith(("u", "_Bool")) else "i"
     return f"{kind}{ffi.sizeof(ctype)}"
 
 
@@ -91,49 +92,18 @@ _MEANING = Meaning(
 
 
 def _copied(plan: Any, reasons: dict[int, tuple[str, str]], norms: str | None) -> Records:
-    settings = Settings(
-        upstream=BUILD["ggml_version"],
-        build=BUILD["key"],
-        op_offload=bool(plan.op_offload),
-        n_copies=plan.n_copies,
-        cur_copy=plan.cur_copy,
-        hash_set_size=plan.hash_set_size,
-        pins_elsewhere=plan.n_pins_elsewhere,
-    )
-    return Records(
-        _rows(plan.tensors, plan.n_tensors, "gp_tensor_record"),
-        _rows(plan.splits, plan.n_splits, "gp_split_record"),
-        _rows(plan.inputs, plan.n_inputs, "gp_input_record"),
-        _rows(plan.bufts, plan.n_bufts, "gp_buft_record"),
-        _rows(plan.buffers, plan.n_buffers, "gp_buffer_record"),
-        _rows(plan.backends, plan.n_backends, "gp_backend_record"),
-        _numbers(plan.leafs, plan.n_leafs),
-        _numbers(plan.capacities, plan.n_capacities),
-        _numbers(plan.order, plan.n_order),
-        _rows(plan.alloc_deps, plan.n_alloc_deps, "gp_dep_record"),
-        plan.optimizers,
-        _numbers(plan.cpu_nodes, plan.n_cpu),
-        _rows(plan.cpu, plan.n_cpu, "gp_cpu_record"),
-        plan.left_backend,
-        plan.hash_set_used,
-        settings,
-        reasons,
-        _rows(plan.layout, plan.n_layout, "gp_layout_record"),
-        _numbers(plan.layout_order, plan.n_layout_order),
-        _rows(plan.layout_buffers, plan.n_layout_buffers, "gp_layout_buffer_record"),
-        plan.layout_of,
-        norms,
-        norms is not None,
-        _rows(plan.refusals, plan.n_refusals, "gp_refusal_record"),
-    )
-
-
-def _rows(pointer: Any, n: int, struct: str) -> bytes:
-    return bytes(ffi.buffer(pointer, n * ffi.sizeof(f"struct {struct}"))) if n else b""
-
-
-def _numbers(pointer: Any, n: int) -> tuple[int, ...]:
-    return tuple(ffi.unpack(pointer, n)) if n else ()
+    """The numbers and arrays of a struct gp_plan."""
+    numbers: dict[str, int] = {}
+    arrays: dict[str, bytes] = {}
+    for name, member in ffi.typeof("struct gp_plan").fields:
+        value = getattr(plan, name)
+        if member.type.kind == "primitive":
+            numbers[name] = value
+        elif name != "impl":
+            size = getattr(plan, f"n_{name}") * ffi.sizeof(member.type.item)
+            arrays[name] = bytes(ffi.buffer(value, size)) if size else b""
+    known = norms is not None
+    return Records(numbers, arrays, BUILD["ggml_version"], BUILD["key"], reasons, norms, known)
 
 
 class _NativePlan(Plan):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -104,14 +104,15 @@ class Recording:
         _traceback: TracebackType | None,
     ) -> None:
         from ..run import Run
+        from ..trace.decode import run_events
 
         raw = [_taken(scheduler) for scheduler in self._schedulers]
-        began = min((rows[0].start for rows, _lost in raw if len(rows)), default=0)
+        began = min((int(rows["start"][0]) for rows, _lost in raw if len(rows)), default=0)
         events: list[RunEvent] = []
         schedulers = []
         plans, index_of = _distinct(self._plans)
         for index, (scheduler, (rows, lost)) in enumerate(zip(self._schedulers, raw, strict=True)):
-            events += _plain(rows, index, began, len(events))
+            events += run_events(rows, index, began, len(events))
             schedulers.append(self._record(scheduler, rows, lost, index_of))
         memcpy = _memcpy()
         self._run = Run(tuple(plans), tuple(schedulers), tuple(events), self._per_op, memcpy)
@@ -138,7 +139,7 @@ class Recording:
         from ..trace.run import SchedulerRecord
 
         devices = [backend.device for backend in scheduler.backends]
-        n_computes = max((row.compute + 1 for row in rows), default=0)
+        n_computes = int(rows["compute"].max()) + 1 if len(rows) else 0
         plan_of = self._computed[scheduler]
         return SchedulerRecord(
             tuple(self._names[scheduler]),
@@ -166,12 +167,14 @@ def _distinct(plans: Sequence[Plan]) -> tuple[list[Plan], list[int]]:
 
 def events_of(scheduler: Scheduler, work: Callable[[], object]) -> list[RunEvent]:
     """The scheduler's events while `work` runs, without a `Run`. C: gp_run_start"""
+    from ..trace.decode import run_events
+
     lib.gp_run_start(scheduler.ptr, False, 1 << 20)
     try:
         work()
     finally:
         rows, _lost = _taken(scheduler)
-    return list(_plain(rows, 0, rows[0].start if len(rows) else 0, 0))
+    return list(run_events(rows, 0, int(rows["start"][0]) if len(rows) else 0, 0))
 
 
 def _stop(scheduler: Recorded) -> None:
@@ -181,27 +184,16 @@ def _stop(scheduler: Recorded) -> None:
 
 def _taken(scheduler: Recorded) -> tuple[Any, int]:
     """The recorded events, and the number of events that there was no room for."""
+    from .capture import dtype_of
+
     if scheduler.closed:
-        return (), 0
+        return np.empty(0, dtype_of("gp_run_event")), 0
     _stop(scheduler)
     lost = ffi.new("size_t *")
     n = lib.gp_run_events(scheduler.ptr, NULL, 0, lost)
-    rows = ffi.new("struct gp_run_event[]", n)
-    lib.gp_run_events(scheduler.ptr, rows, n, lost)
+    rows = np.empty(n, dtype_of("gp_run_event"))
+    lib.gp_run_events(scheduler.ptr, ffi.from_buffer("struct gp_run_event[]", rows), n, lost)
     return rows, int(lost[0])
-
-
-def _plain(rows: Any, scheduler: int, began: int, base: int) -> Iterator[RunEvent]:
-    from ..trace.run import EVENT_KINDS, HOWS, RunEvent
-
-    hows = ("", *HOWS)
-
-    for r in rows:
-        inside = base + r.inside if r.inside >= 0 else -1
-        yield RunEvent(
-            EVENT_KINDS[r.kind], r.start - began, r.end - began, scheduler, r.compute, r.split,
-            r.backend, r.copy, r.input, r.bytes, r.first, r.last, inside, hows[r.how], r.by,
-        )  # fmt: skip
 
 
 def _memcpy() -> float:

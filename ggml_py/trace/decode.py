@@ -1,4 +1,4 @@
-"""Turns what native code says about a plan, arrays of records, into the data of `record`.
+"""Turns native code's arrays of records about a plan into the data of `record`.
 
 The arrays are those of ggml_py/native/sched_trace.h. They come from the native library of this
 process, or from a file that another process wrote (`ggml_py.record`).
@@ -6,30 +6,26 @@ process, or from a file that another process wrote (`ggml_py.record`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple, get_origin
 
 import numpy as np
 
-from .layout import ALLOC, EARLIER, KINDS, OWN, REUSE, GraphLayout, LayoutEvent
+from .fields import MISSING, Field, fields_of, plain, record_in
+from .layout import ALLOC, EARLIER, OWN, REUSE, GraphLayout, LayoutEvent
 from .pins import llama_pins
 from .record import (
     COPY,
     LEAF,
     NODE,
-    OTHER,
+    TENSOR_KINDS,
     AllocSizeRecord,
-    BackendRecord,
-    BufferRecord,
-    BuftRecord,
     Capture,
-    ComputeBufferRecord,
     CpuRecord,
     OptimizedRecord,
     Outcome,
     PinRecord,
     Placement,
-    RefusalRecord,
     Settings,
     SplitRecord,
     TensorRecord,
@@ -38,10 +34,20 @@ from .record import (
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-_KINDS = (NODE, LEAF, OTHER, COPY)
-_PLACED = (_KINDS.index(NODE), _KINDS.index(LEAF))  # the kinds that the passes place
+    from .run import RunEvent
+
+_PLACED = (TENSOR_KINDS.index(NODE), TENSOR_KINDS.index(LEAF))  # the kinds that the passes place
 
 Layouts = Mapping[str, "np.dtype[Any]"]  # of each struct of sched_trace.h, by its name
+Columns = dict[str, list[Any]]
+
+# The struct of each array of struct gp_plan; the others are numbers.
+_STRUCTS = {
+    "tensors": "gp_tensor_record", "splits": "gp_split_record", "inputs": "gp_input_record",
+    "bufts": "gp_buft_record", "buffers": "gp_buffer_record", "backends": "gp_backend_record",
+    "alloc_deps": "gp_dep_record", "cpu": "gp_cpu_record", "refusals": "gp_refusal_record",
+    "layout": "gp_layout_record", "layout_buffers": "gp_layout_buffer_record",
+}  # fmt: skip
 
 
 class Meaning(NamedTuple):
@@ -54,11 +60,48 @@ class Meaning(NamedTuple):
     usages: Mapping[int, str]  # of buffers
     device_types: Mapping[int, str]
 
+    @property
+    def names(self) -> dict[str, Callable[[int], Any]]:
+        """The name of a number, by the field that has it."""
+        return {
+            "op": self.op, "type": self.type, "flags": _Flags(self.flags).__getitem__,
+            "usage": _named(self.usages), "device_type": _named(self.device_types),
+        }  # fmt: skip
 
-def columns(rows: bytes, dtype: np.dtype[Any], max_src: int = 0) -> dict[str, list[Any]]:
+
+class _Flags(dict[int, tuple[str, ...]]):
+    """The names of each set of flags, made when it is first needed."""
+
+    def __init__(self, known: Mapping[str, int]) -> None:
+        super().__init__()
+        self._known = known
+
+    def __missing__(self, bits: int) -> tuple[str, ...]:
+        found = tuple(name for name, bit in self._known.items() if bit & bits)
+        self[bits] = found
+        return found
+
+
+def _named(names: Mapping[int, str]) -> Callable[[int], str]:
+    """The name of a number; the number itself for one that has none."""
+    return lambda number: names.get(number, str(number))
+
+
+class Records(NamedTuple):
+    """What native code says about a plan: the numbers and arrays of struct gp_plan, by name."""
+
+    numbers: Mapping[str, int]
+    arrays: Mapping[str, bytes]
+    upstream: str  # ggml version
+    build: str
+    reasons: Mapping[int, tuple[str, str]]  # of pins, by the tensor's address
+    norms: str | None = None  # of a graph of libllama's: why it pins norms
+    all_pins_known: bool = False  # whether a pin without a known reason is one of libllama's
+
+
+def columns_of(rows: npt.NDArray[Any], max_src: int = 0) -> Columns:
     """The fields of an array of records, each as a list."""
-    array = np.frombuffer(rows, dtype)
-    return {name: _values(array[name], max_src) for name in dtype.names or ()}
+    return {name: _values(rows[name], max_src) for name in rows.dtype.names or ()}
 
 
 def _values(column: npt.NDArray[Any], max_src: int) -> list[Any]:
@@ -72,152 +115,43 @@ def _values(column: npt.NDArray[Any], max_src: int) -> list[Any]:
     return [tuple(ids[:n]) for ids, n in zip(values, used.tolist(), strict=True)]
 
 
-def _words(values: list[bytes]) -> list[str]:
-    return [v.decode("utf-8", "replace") for v in values]
+def rows_of(
+    record: Any,
+    columns: Columns,
+    names: Mapping[str, Callable[[int], Any]] | None = None,
+    **given: Iterable[Any],
+) -> tuple[Any, ...]:
+    """The rows of the C structs with these columns as records. `given` has columns that no C member
+    has as it is. A member that the C struct lacks, in an older record, has the field's default.
+
+    Raises KeyError for a member that is missing and has none.
+    """
+    n = len(next(iter(columns.values())))
+    found: list[Iterable[Any]] = []
+    for field in fields_of(record):
+        if field.name in given:
+            found.append(given[field.name])
+        elif field.c in columns or field.default is MISSING:
+            found.append(_column(field, columns[field.c], names or {}))
+        else:
+            found.append([field.default] * n)
+    return tuple(map(record._make, zip(*found, strict=True)))
 
 
-class _Flags(dict[int, tuple[str, ...]]):
-    """The names of each set of flags, made when it is first needed."""
-
-    def __init__(self, meaning: Meaning) -> None:
-        super().__init__()
-        self._known = meaning.flags
-
-    def __missing__(self, bits: int) -> tuple[str, ...]:
-        found = tuple(name for name, bit in self._known.items() if bit & bits)
-        self[bits] = found
-        return found
-
-
-_NO_PARAMS = [0] * 16
-
-
-def _tensors(c: dict[str, list[Any]], meaning: Meaning) -> list[TensorRecord]:
-    fields = (
-        range(len(c["kind"])),
-        [_KINDS[k] for k in c["kind"]],
-        _words(c["name"]),
-        map(meaning.op, c["op"]),
-        _words(c["op_desc"]),
-        map(meaning.type, c["type"]),
-        map(tuple, c["ne"]),
-        map(tuple, c["nb"]),
-        c["nbytes"],
-        map(_Flags(meaning).__getitem__, c["flags"]),
-        [() if p == _NO_PARAMS else tuple(p) for p in c["op_params"]],
-        c["src"],
-        *(c[name] for name in TensorRecord._fields[TensorRecord._fields.index("view_src") :]),
-    )
-    return list(map(TensorRecord._make, zip(*fields, strict=True)))
-
-
-def _placements(c: dict[str, list[Any]]) -> list[Placement]:
-    fields = (
-        c["backend"],
-        _words(c["cause"]),
-        c["stage"],
-        [tuple(p) if k in _PLACED else () for k, p in zip(c["kind"], c["passes"], strict=True)],
-        c["planned_src"],
-        c["copy_of"],
-        c["copy_index"],
-    )
-    return list(map(Placement._make, zip(*fields, strict=True)))
-
-
-class Records(NamedTuple):
-    """What native code says about a plan. Fields of type bytes hold arrays of records."""
-
-    tensors: bytes
-    splits: bytes
-    inputs: bytes
-    bufts: bytes
-    buffers: bytes
-    backends: bytes
-    leaf_ids: tuple[int, ...]
-    capacities: tuple[int, ...]
-    order: tuple[int, ...]
-    alloc_deps: bytes
-    optimizers: int
-    cpu_nodes: tuple[int, ...]
-    cpu: bytes
-    left_backend: int
-    hash_set_used: int
-    settings: Settings
-    reasons: dict[int, tuple[str, str]]  # of pins, by the tensor's address
-    layout: bytes = b""
-    layout_order: tuple[int, ...] = ()
-    layout_buffers: bytes = b""
-    layout_of: int = 0  # enum gp_layout_of
-    norms: str | None = None  # of a graph of libllama's: why it pins norms
-    all_pins_known: bool = False  # whether a pin without a known reason is one of libllama's
-    refusals: bytes | None = None  # None: a record of an older version
-
-
-def _splits(rows: bytes, inputs: bytes, layouts: Layouts) -> tuple[SplitRecord, ...]:
-    of = columns(inputs, layouts["gp_input_record"])
-    pairs = list(zip(of["tensor"], of["copy"], strict=True))
-    c = columns(rows, layouts["gp_split_record"])
-    each = zip(c["backend"], c["start"], c["end"], c["first_input"], c["n_inputs"], strict=True)
-    return tuple(
-        SplitRecord(b, i, j, tuple(pairs[first : first + n])) for b, i, j, first, n in each
-    )
-
-
-def _named(names: Mapping[int, str]) -> Callable[[int], str]:
-    """The name of a number; the number itself for one that has none."""
-    return lambda number: names.get(number, str(number))
-
-
-def _bufts(rows: bytes, layouts: Layouts) -> tuple[BuftRecord, ...]:
-    c = columns(rows, layouts["gp_buft_record"])
-    return tuple(map(BuftRecord, _words(c["name"]), map(bool, c["is_host"]), c["readers"]))
-
-
-def _buffers(rows: bytes, layouts: Layouts, meaning: Meaning) -> tuple[BufferRecord, ...]:
-    c = columns(rows, layouts["gp_buffer_record"])
-    return tuple(map(BufferRecord, c["buft"], map(_named(meaning.usages), c["usage"]), c["size"]))
-
-
-def _backends(rows: bytes, layouts: Layouts, meaning: Meaning) -> tuple[BackendRecord, ...]:
-    c = columns(rows, layouts["gp_backend_record"])
-    types = map(_named(meaning.device_types), c["device_type"])
-    return tuple(map(BackendRecord, _words(c["name"]), _words(c["device"]), types, c["buft"]))
-
-
-def _optimized(
-    records: Records, splits: tuple[SplitRecord, ...], layouts: Layouts
-) -> tuple[OptimizedRecord, ...]:
-    """What backends that have a graph_optimize made of their splits."""
-    if not records.optimizers:
-        return ()
-    c = columns(records.alloc_deps, layouts["gp_dep_record"])
-    deps = list(zip(c["tensor"], c["until"], strict=True))
-    found = []
-    for split in splits:
-        if records.optimizers >> split.backend & 1:
-            order = records.order[split.start : split.end]
-            kept = tuple(dep for dep in deps if split.start <= dep[1] < split.end)
-            same = order == tuple(range(split.start, split.end))
-            found.append(OptimizedRecord(*split[:3], () if same else order, kept))
-    return tuple(found)
-
-
-def _cpu(records: Records, layouts: Layouts) -> tuple[CpuRecord, ...]:
-    """How nodes on CPU backends are computed."""
-    c = columns(records.cpu, layouts["gp_cpu_record"])
-    fused = _groups(records.cpu_nodes, c["n_fused"])
-    names = [_words(c[name]) for name in ("buft", "kernel", "layout")]
-    numbers = [c[name] for name in ("n_threads", "n_tasks", "work_size")]
-    return tuple(map(CpuRecord, records.cpu_nodes, *numbers, *names, fused))
-
-
-def _groups(nodes: tuple[int, ...], n_fused: list[int]) -> list[tuple[int, ...]]:
-    """For each node the group that it is fused into; () for a node that is computed alone."""
-    found: list[tuple[int, ...]] = [()] * len(nodes)
-    for i, n in enumerate(n_fused):
-        if n:
-            found[i : i + n + 1] = [nodes[i : i + n + 1]] * (n + 1)
-    return found
+def _column(
+    field: Field, values: list[Any], names: Mapping[str, Callable[[int], Any]]
+) -> Iterable[Any]:
+    """Values of a C member as the field has them."""
+    hint, one_of = plain(field.hint), field.about.one_of
+    if values and type(values[0]) is bytes:
+        return [v.decode("utf-8", "replace") for v in values]
+    if one_of:
+        return [one_of[v] for v in values]
+    if field.name in names:
+        return map(names[field.name], values)
+    if hint is bool:
+        return map(bool, values)
+    return map(tuple, values) if get_origin(hint) is tuple else values
 
 
 def read(
@@ -225,77 +159,133 @@ def read(
 ) -> tuple[Capture, Outcome, GraphLayout | None]:
     """The graph, its plan, and what the graph allocator decided (None: not known), as Python
     objects."""
-    c = columns(records.tensors, layouts["gp_tensor_record"], meaning.max_src)
-    tensors = _tensors(c, meaning)
-    n = c["kind"].index(_KINDS.index(COPY)) if tensors[-1].kind == COPY else len(tensors)
-    splits = _splits(records.splits, records.inputs, layouts)
-    layout = _layout(records, layouts)
-    backends = _backends(records.backends, layouts, meaning)
-    capture = Capture(
-        records.settings,
-        backends,
-        _bufts(records.bufts, layouts),
-        _buffers(records.buffers, layouts, meaning),
-        tuple(tensors[:n]),
-        records.leaf_ids,
-        tuple((i, pin) for i, pin in enumerate(c["dropped_pin"]) if pin >= 0),
-        records.capacities,
-        records.left_backend,
-        records.optimizers,
-        _optimized(records, splits, layouts),
-        _cpu(records, layouts),
-        _pins(records, c, tensors[:n], len(backends) - 1),
-        _compute_buffers(records, layouts),
-        _alloc_sizes(tensors[:n], layout),
-        _refusals(records, layouts),
-    )
-    placements = tuple(_placements(c))
-    return capture, Outcome(placements, tuple(tensors[n:]), splits, records.hash_set_used), layout
+    return _Reading(records, layouts, meaning).result()
 
 
-def _pins(
-    records: Records, c: dict[str, list[Any]], tensors: list[TensorRecord], last: int
-) -> tuple[PinRecord, ...]:
-    """The pins whose reasons are known."""
-    if records.norms is not None:
-        return llama_pins(tensors, last, records.norms, records.all_pins_known)
-    return tuple(
-        PinRecord(i, *records.reasons[address])
-        for i, (address, pin) in enumerate(zip(c["addr"], c["pin"], strict=True))
-        if pin >= 0 and address in records.reasons
-    )
-
-
-def _refusals(records: Records, layouts: Layouts) -> tuple[RefusalRecord, ...] | None:
-    if records.refusals is None:
-        return None
-    if not records.refusals:
-        return ()
-    c = columns(records.refusals, layouts["gp_refusal_record"])
-    return tuple(map(RefusalRecord, c["tensor"], c["backend"], c["srcs"]))
-
-
+_NO_PARAMS = [0] * 16
 _LAID_OUT = (None, OWN, EARLIER)  # enum gp_layout_of
 
 
-def _layout(records: Records, layouts: Layouts) -> GraphLayout | None:
-    if (laid_out := _LAID_OUT[records.layout_of]) is None:
-        return None
-    c = columns(records.layout, layouts["gp_layout_record"])
-    fields = ("step", "tensor", "of", "backend", "chunk", "offset", "size")
-    events = map(LayoutEvent, [KINDS[k] for k in c["kind"]], *(c[name] for name in fields))
-    return GraphLayout(laid_out, records.layout_order, tuple(events))
+class _Reading:
+    """Turns the records of one plan into Python objects."""
 
+    def __init__(self, records: Records, layouts: Layouts, meaning: Meaning) -> None:
+        self._records, self._layouts = records, layouts
+        self._numbers, self._arrays = records.numbers, records.arrays
+        self._names, self._max_src = meaning.names, meaning.max_src
 
-def _compute_buffers(records: Records, layouts: Layouts) -> tuple[ComputeBufferRecord, ...]:
-    if not records.layout_buffers:
-        return ()
-    c = columns(records.layout_buffers, layouts["gp_layout_buffer_record"])
-    return tuple(map(ComputeBufferRecord, c["backend"], c["alignment"], c["max_size"]))
+    def result(self) -> tuple[Capture, Outcome, GraphLayout | None]:
+        c = self._columns("tensors", self._max_src)
+        every = self._tensors(c)
+        n = c["kind"].index(TENSOR_KINDS.index(COPY)) if every[-1].kind == COPY else len(every)
+        tensors, splits, layout = every[:n], self._splits(), self._layout()
+        (settings,) = self._rows_of(
+            Settings, {name: [number] for name, number in self._numbers.items()},
+            upstream=[self._records.upstream], build=[self._records.build],
+        )  # fmt: skip
+        capture = self._capture(
+            settings=settings,
+            tensors=tensors,
+            dropped_pins=tuple((i, pin) for i, pin in enumerate(c["dropped_pin"]) if pin >= 0),
+            optimized=self._optimized(splits),
+            cpu=self._cpu(),
+            pins=self._pins(c, tensors),
+            alloc_sizes=_alloc_sizes(tensors, layout),
+        )
+        outcome = Outcome(self._placements(c), every[n:], splits, self._numbers["hash_set_used"])
+        return capture, outcome, layout
+
+    def _capture(self, **values: Any) -> Capture:
+        """The capture; what is not among `values` is as native code has it."""
+        for field in fields_of(Capture):
+            if field.name in values:
+                continue
+            if field.c in self._numbers:
+                values[field.name] = self._numbers[field.c]
+            elif field.c in self._arrays:
+                record = record_in(field.hint)
+                values[field.name] = self._rows(record, field.c) if record else self._ids(field.c)
+        return Capture(**values)
+
+    # --- arrays
+
+    def _columns(self, name: str, max_src: int = 0) -> Columns:
+        rows = np.frombuffer(self._arrays[name], self._layouts[_STRUCTS[name]])
+        return columns_of(rows, max_src)
+
+    def _ids(self, name: str) -> tuple[int, ...]:
+        return tuple(np.frombuffer(self._arrays[name], np.int32).tolist())
+
+    def _rows_of(self, record: Any, columns: Columns, **given: Iterable[Any]) -> tuple[Any, ...]:
+        return rows_of(record, columns, self._names, **given)
+
+    def _rows(self, record: Any, name: str, **given: Iterable[Any]) -> tuple[Any, ...]:
+        if not self._arrays[name]:  # an older record may lack the struct, too
+            return ()
+        return self._rows_of(record, self._columns(name), **given)
+
+    # --- tables that have more than one array, or need a second look
+
+    def _tensors(self, c: Columns) -> tuple[TensorRecord, ...]:
+        params = [() if p == _NO_PARAMS else tuple(p) for p in c["op_params"]]
+        return self._rows_of(TensorRecord, c, id=range(len(params)), op_params=params)
+
+    def _placements(self, c: Columns) -> tuple[Placement, ...]:
+        pairs = zip(c["kind"], c["passes"], strict=True)
+        passes = [tuple(p) if kind in _PLACED else () for kind, p in pairs]
+        return self._rows_of(Placement, c, passes=passes)
+
+    def _splits(self) -> tuple[SplitRecord, ...]:
+        of, c = self._columns("inputs"), self._columns("splits")
+        pairs = list(zip(of["tensor"], of["copy"], strict=True))
+        ranges = zip(c["first_input"], c["n_inputs"], strict=True)
+        inputs = [tuple(pairs[first : first + n]) for first, n in ranges]
+        return self._rows_of(SplitRecord, c, inputs=inputs)
+
+    def _optimized(self, splits: tuple[SplitRecord, ...]) -> tuple[OptimizedRecord, ...]:
+        """What backends that have a graph_optimize made of their splits."""
+        if not self._numbers["optimizers"]:
+            return ()
+        c, whole = self._columns("alloc_deps"), self._ids("order")
+        deps = list(zip(c["tensor"], c["until"], strict=True))
+        found = []
+        for split in splits:
+            if self._numbers["optimizers"] >> split.backend & 1:
+                order = whole[split.start : split.end]
+                kept = tuple(dep for dep in deps if split.start <= dep[1] < split.end)
+                same = order == tuple(range(split.start, split.end))
+                found.append(OptimizedRecord(*split[:3], () if same else order, kept))
+        return tuple(found)
+
+    def _cpu(self) -> tuple[CpuRecord, ...]:
+        """How nodes on CPU backends are computed."""
+        nodes, c = self._ids("cpu_nodes"), self._columns("cpu")
+        fused: list[tuple[int, ...]] = [()] * len(nodes)
+        for i, n in enumerate(c["n_fused"]):
+            if n:
+                fused[i : i + n + 1] = [nodes[i : i + n + 1]] * (n + 1)
+        return self._rows_of(CpuRecord, c, node=nodes, fused=fused)
+
+    def _pins(self, c: Columns, tensors: tuple[TensorRecord, ...]) -> tuple[PinRecord, ...]:
+        """The pins whose reasons are known."""
+        told = self._records
+        if told.norms is not None:
+            last = len(self._columns("backends")["name"]) - 1
+            return llama_pins(tensors, last, told.norms, told.all_pins_known)
+        return tuple(
+            PinRecord(i, *told.reasons[address])
+            for i, (address, pin) in enumerate(zip(c["addr"], c["pin"], strict=True))
+            if pin >= 0 and address in told.reasons
+        )
+
+    def _layout(self) -> GraphLayout | None:
+        if (laid_out := _LAID_OUT[self._numbers["layout_of"]]) is None:
+            return None
+        return GraphLayout(laid_out, self._ids("layout_order"), self._rows(LayoutEvent, "layout"))
 
 
 def _alloc_sizes(
-    tensors: list[TensorRecord], layout: GraphLayout | None
+    tensors: tuple[TensorRecord, ...], layout: GraphLayout | None
 ) -> tuple[AllocSizeRecord, ...]:
     """Of a layout made for an earlier graph the sizes are that graph's, so they say nothing."""
     if layout is None or layout.laid_out != OWN:
@@ -307,3 +297,18 @@ def _alloc_sizes(
         and event.tensor < len(tensors)
         and event.size != tensors[event.tensor].nbytes
     )
+
+
+def run_events(
+    rows: npt.NDArray[Any], scheduler: int, began: int, base: int
+) -> tuple[RunEvent, ...]:
+    """The events of an array of struct gp_run_event. Their times begin at `began`, and `base`
+    events are before them."""
+    from .run import RunEvent
+
+    c = columns_of(rows)
+    return rows_of(
+        RunEvent, c, scheduler=[scheduler] * len(rows),
+        start=[t - began for t in c["start"]], end=[t - began for t in c["end"]],
+        inside=[base + i if i >= 0 else -1 for i in c["inside"]],
+    )  # fmt: skip

@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from .fields import Count
+
 _SHOWN = 3  # changes in a headline
 
 
@@ -38,7 +40,7 @@ class Promise(NamedTuple):
     changes: tuple[str, ...] = ()  # further changes, known only to the scheduler
     graphs: str = ""  # "libllama" if it built the graph; "": ggml_py or its user did
     # Tokens that the cache of a model has before its graph; None: not known, or several sequences.
-    n_past: int | None = None
+    n_past: Count | None = None
 
     @property
     def whose(self) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple, get_args, get_type_hints
 
+from .fields import Count
 from .units import format_bytes
 
 
@@ -28,9 +29,9 @@ class DeviceMade(NamedTuple):
     # All that upstream's functions were given.
     properties: tuple[tuple[str, str], ...] | None = None
     changed: tuple[tuple[str, str], ...] | None = None  # those that are not the card's own
-    memory_total: int | None = None  # bytes
-    memory_free: int | None = None  # bytes, when the plan was made
-    max_size: int | None = None  # bytes of the largest buffer; 0: no limit
+    memory_total: Count | None = None  # bytes
+    memory_free: Count | None = None  # bytes, when the plan was made
+    max_size: Count | None = None  # bytes of the largest buffer; 0: no limit
 
 
 # Of a device: what `diff` compares, in this order. A card stands for the facts in `_OF_CARD`.
@@ -42,9 +43,11 @@ _OF_CARD = ("description", "properties")
 _BYTES = ("memory_total", "max_size")
 
 
-def _fact(said: str, *, on_page: bool = False, compared: bool = True) -> Any:
-    """A field: its name in texts, whether snapshots have it, and whether `diff` compares it."""
-    return field(default=None, metadata={"said": said, "on_page": on_page, "compared": compared})
+def _fact(said: str, *, on_page: bool = False, compared: bool = True, later: bool = False) -> Any:
+    """A field: its name in texts, whether snapshots have it, whether `diff` compares it, and
+    whether files of its schema may lack it."""
+    about = {"said": said, "on_page": on_page, "compared": compared, "later": later}
+    return field(default=None, metadata=about)
 
 
 @dataclass(frozen=True)
@@ -70,7 +73,7 @@ class Provenance:
     source: str | None = _fact("SHA-256 of ggml's source")
     date: str | None = _fact("date", compared=False)  # ISO 8601, UTC
     # Names in texts of the facts that follow from the graph's tensors; nobody gave them.
-    inferred: tuple[str, ...] | None = _fact("inferred", on_page=True, compared=False)
+    inferred: tuple[str, ...] | None = _fact("inferred", on_page=True, compared=False, later=True)
 
     def but(self, **facts: Any) -> Provenance:
         """The same with other facts."""
@@ -203,6 +206,7 @@ class Fact(NamedTuple):
     kind: Any  # its type, without None
     on_page: bool
     compared: bool
+    later: bool
 
 
 def _facts() -> tuple[Fact, ...]:

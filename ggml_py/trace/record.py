@@ -12,15 +12,35 @@ import threading
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 from ..files.similar import meant
+from .fields import (
+    About,
+    BackendIndex,
+    BackendIndexOrNone,
+    BackendSet,
+    BufferIndexOrNone,
+    BuftIndex,
+    CopyId,
+    Count,
+    NodeId,
+    PlannedId,
+    PlannedIdOrNone,
+    TensorId,
+    TensorIdOrNone,
+)
 
 VIEW_OPS = frozenset({"VIEW", "RESHAPE", "PERMUTE", "TRANSPOSE"})
-NODE, LEAF, OTHER, COPY = "node", "leaf", "other", "copy"
+NODE, LEAF, OTHER, COPY = TENSOR_KINDS = ("node", "leaf", "other", "copy")
 # Bytes that a GGML_SCHED_DEBUG=2 dump keeps of the names of tensors, ops and backends.
 DUMPED_NAME, DUMPED_OP, DUMPED_BACKEND = 20, 10, 5
 
+
+MAX_SRC = 16  # GGML_MAX_SRC is 10
+MAX_COPIES = 16  # four times GGML_SCHED_MAX_COPIES
+Room = Annotated[int, About(low=0, end=1 << 31)]  # for inputs of a split
+SOURCES = ("scheduler", "debug log", "snapshot")
 
 # In place of a build's hash: another program's ggml, and the rules of another release.
 NOT_BUILDS = OF_PROGRAM, OF_RULES = "record", "whatif"
@@ -38,24 +58,25 @@ class TensorRecord(NamedTuple):
     """
 
     id: int
-    kind: str  # node, leaf, other (reached only as source or view source), copy
+    # node, leaf, other (reached only as source or view source), copy
+    kind: Annotated[str, About(one_of=TENSOR_KINDS)]
     name: str
     op: str
     op_desc: str  # what upstream prints: SILU rather than UNARY
     type: str
-    ne: tuple[int, ...]
-    nb: tuple[int, ...]
-    nbytes: int
+    ne: tuple[Count, ...]
+    nb: tuple[Count, ...]
+    nbytes: Count
     flags: tuple[str, ...]
     op_params: tuple[int, ...]
-    src: tuple[int, ...]  # without trailing -1
-    view_src: int
-    view_offs: int
-    buffer: int  # index into Capture.buffers
-    use_count: int
-    pin: int  # index of the backend that it was pinned to
-    supports: int  # backends that support the op
-    offload: int  # backends that want the op when its weights are in host memory
+    src: tuple[TensorIdOrNone, ...]  # without trailing -1
+    view_src: TensorIdOrNone
+    view_offs: Count
+    buffer: BufferIndexOrNone  # index into Capture.buffers
+    use_count: Count
+    pin: BackendIndexOrNone  # index of the backend that it was pinned to
+    supports: BackendSet  # backends that support the op
+    offload: BackendSet  # backends that want the op when its weights are in host memory
 
     @property
     def is_view_op(self) -> bool:
@@ -66,11 +87,12 @@ class TensorRecord(NamedTuple):
 class Placement(NamedTuple):
     """What planning decided for one tensor."""
 
-    backend: int  # index into Capture.backends
+    backend: int  # index into Capture.backends; -1: none, but of nodes and copies
     cause: str  # upstream's code; "" if none was set
     stage: int  # that set the cause, a key of `causes.STAGES`
-    passes: tuple[int, ...]  # nodes and leafs: the backend after each of `PASS_NAMES`
-    planned_src: tuple[int, ...]  # the sources in the planned graph, some of them copies
+    # nodes and leafs: the backend after each of `PASS_NAMES`
+    passes: tuple[BackendIndexOrNone, ...]
+    planned_src: tuple[PlannedIdOrNone, ...]  # sources in the planned graph, some of them copies
     copy_of: int = -1
     copy_index: int = -1
 
@@ -80,15 +102,15 @@ class BuftRecord(NamedTuple):
 
     name: str
     is_host: bool
-    readers: int  # backends that can use it
+    readers: BackendSet  # backends that can use it
 
 
 class BufferRecord(NamedTuple):
     """A buffer that tensors of the graph were in before planning."""
 
-    buft: int  # index into Capture.bufts
+    buft: BuftIndex  # index into Capture.bufts
     usage: str
-    size: int
+    size: Count
 
 
 class BackendRecord(NamedTuple):
@@ -103,23 +125,23 @@ class BackendRecord(NamedTuple):
 class ComputeBufferRecord(NamedTuple):
     """A buffer type that the scheduler allocates from."""
 
-    backend: int  # index into Capture.backends: the first one that has it
-    alignment: int  # bytes
-    max_size: int  # bytes; a larger buffer is several
+    backend: BackendIndex  # index into Capture.backends: the first one that has it
+    alignment: Count  # bytes
+    max_size: Count  # bytes; a larger buffer is several
 
 
 class AllocSizeRecord(NamedTuple):
     """A tensor that takes more memory than its `nbytes`. C: ggml_backend_buft_get_alloc_size"""
 
-    tensor: int  # id
-    backend: int  # as in ComputeBufferRecord
-    size: int  # bytes
+    tensor: TensorId
+    backend: BackendIndex  # as in ComputeBufferRecord
+    size: Annotated[int, About(low=0, end=1 << 63)]  # bytes
 
 
 class PinRecord(NamedTuple):
     """Who pinned a tensor, and why, if whoever did it said so."""
 
-    tensor: int  # id
+    tensor: TensorId
     by: str  # "llama.cpp"
     why: str  # a clause
 
@@ -131,40 +153,41 @@ class RefusalRecord(NamedTuple):
     """An op that a backend refuses because of its sources' memory, or because its profile does not
     have the op on record."""
 
-    tensor: int  # id of the op
-    backend: int  # index into Capture.backends
+    tensor: TensorId  # of the op
+    backend: BackendIndex  # index into Capture.backends
     # bit j: it refuses the memory of source j; 0: only that of several together; NOT_ON_RECORD
-    srcs: int
+    srcs: Annotated[int, About(low=NOT_ON_RECORD, end=1 << MAX_SRC)]
 
 
 class SplitRecord(NamedTuple):
-    backend: int
-    start: int
-    end: int
-    inputs: tuple[tuple[int, int], ...]  # (id of the source, id of the copy)
+    backend: BackendIndex
+    start: Count
+    end: Count
+    inputs: tuple[tuple[TensorId, CopyId], ...]  # (id of the source, id of the copy)
 
 
 class OptimizedRecord(NamedTuple):
     """What a backend's `graph_optimize` made of a split."""
 
-    backend: int  # index into Capture.backends
-    start: int  # of the split's nodes
-    end: int
+    backend: BackendIndex  # index into Capture.backends
+    start: Count  # of the split's nodes
+    end: Count
     order: tuple[int, ...]  # the nodes' ids as they are computed; empty: in graph order
-    alloc_deps: tuple[tuple[int, int], ...]  # (id kept, id of the node until which it is kept)
+    # (id kept, id of the node until which it is kept)
+    alloc_deps: tuple[tuple[PlannedId, int], ...]
 
 
 class CpuRecord(NamedTuple):
     """How the CPU backend computes a node, according to its own code."""
 
-    node: int  # id
-    n_threads: int  # that compute its split
-    n_tasks: int  # threads that upstream divides the work among
-    work_size: int  # bytes of scratch memory that it needs
+    node: NodeId
+    n_threads: Count  # that compute its split
+    n_tasks: Count  # threads that upstream divides the work among
+    work_size: Count  # bytes of scratch memory that it needs
     buft: str  # the extra buffer type whose kernel computes it ("CPU_REPACK"); "": ggml-cpu's own
     kernel: str  # that kernel: "q4_0_8x8_q8_0", or the name of upstream's class
     layout: str  # of its weight there: "q4_0_8x8"; "" if upstream has no name for it
-    fused: tuple[int, ...]  # ids of the nodes fused with it, and its own; (): not fused
+    fused: tuple[NodeId, ...]  # ids of the nodes fused with it, and its own; (): not fused
 
 
 class Settings(NamedTuple):
@@ -173,10 +196,11 @@ class Settings(NamedTuple):
     upstream: str  # ggml version
     build: str  # key of the native build: the release's label and a hash
     op_offload: bool
-    n_copies: int
-    cur_copy: int
-    hash_set_size: int  # tensors that the scheduler has room for
-    pins_elsewhere: int  # pins of tensors outside the graph; each takes a slot too
+    n_copies: Annotated[int, About(low=1, end=MAX_COPIES + 1)]
+    cur_copy: Count
+    hash_set_size: Count  # tensors that the scheduler has room for
+    # Pins of tensors outside the graph; each takes a slot too.
+    pins_elsewhere: Annotated[int, About("n_pins_elsewhere", low=0)]
 
     @property
     def release(self) -> str:
@@ -200,7 +224,8 @@ class PrintRecord(NamedTuple):
     first_split: int  # number of its first split in the plan; -1: not printed
     first_node: int  # number of its first node in the graph
     begins_inside: bool  # its first split began before it
-    end: str  # "": nothing is known to follow; "open": nodes may follow; "cut": nodes are missing
+    # "": nothing is known to follow; "open": nodes may follow; "cut": nodes are missing
+    end: Annotated[str, About(one_of=("", "open", "cut"))]
     has_nodes: bool  # False for GGML_SCHED_DEBUG=1
     name_width: int  # bytes that it has for a name
 
@@ -220,26 +245,31 @@ class Capture:
     bufts: tuple[BuftRecord, ...]
     buffers: tuple[BufferRecord, ...]
     tensors: tuple[TensorRecord, ...]  # by id: nodes in graph order, then leafs, then others
-    leaf_ids: tuple[int, ...]
+    leaf_ids: Annotated[tuple[int, ...], About("leafs")]
     # Pins (tensor, backend) that the last reset dropped and nobody made again. They have no effect.
-    dropped_pins: tuple[tuple[int, int], ...] = field(default=(), compare=False)
+    dropped_pins: tuple[tuple[TensorId, BackendIndex], ...] = field(default=(), compare=False)
     # Room for inputs in each split slot, left by earlier plans: used only by 0.18.1 to 0.23.
-    split_capacities: tuple[int, ...] = field(default=(), compare=False)
+    split_capacities: Annotated[tuple[Room, ...], About("capacities")] = field(
+        default=(), compare=False
+    )
     # The backend that an earlier plan left in split 0, which a graph of only views does not set.
-    left_backend: int = field(default=0, compare=False)
+    left_backend: BackendIndex = field(default=0, compare=False)
     # Backends that have a `graph_optimize` (a bit mask), and what it made of their splits.
-    optimizers: int = 0
+    optimizers: BackendSet = 0
     optimized: tuple[OptimizedRecord, ...] = ()
     # Answers for the nodes on CPU backends; () if they were not asked.
     cpu: tuple[CpuRecord, ...] = field(default=(), compare=False)
     pins: tuple[PinRecord, ...] = field(default=(), compare=False)  # pins with an author or reason
     # Buffers of the memory that graphs are computed in; () if not known.
-    compute_buffers: tuple[ComputeBufferRecord, ...] = field(default=(), compare=False)
+    compute_buffers: Annotated[tuple[ComputeBufferRecord, ...], About("layout_buffers")] = field(
+        default=(), compare=False
+    )
     alloc_sizes: tuple[AllocSizeRecord, ...] = field(default=(), compare=False)
     # Each "no" to an op that is about memory; the others are about the op. None: not known (in
     # files of older versions).
     refusals: tuple[RefusalRecord, ...] | None = field(default=None, compare=False)
-    source: str = "scheduler"  # or "debug log", "snapshot": without the backends' answers
+    # The last two are without the backends' answers.
+    source: Annotated[str, About(one_of=SOURCES)] = "scheduler"
     # Whether the last line of a log may be incomplete.
     may_be_cut: bool = field(default=False, compare=False)
     printed: PrintRecord | None = field(default=None, compare=False)  # of a log
@@ -328,7 +358,7 @@ class Outcome:
     placements: tuple[Placement, ...]  # by id: the capture's tensors, then the copies
     copies: tuple[TensorRecord, ...]  # their ids follow the capture's
     splits: tuple[SplitRecord, ...]
-    hash_set_used: int
+    hash_set_used: Count
 
 
 _pausing = threading.RLock()

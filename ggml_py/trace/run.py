@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
+from .fields import About
 from .plan_tensor import PlanTensor
 from .planned import Planned
 from .split import SplitInput
@@ -46,7 +47,7 @@ class RunEvent(NamedTuple):
     copies by the user's function. Files of older versions have "" here and no events.
     """
 
-    kind: str
+    kind: Annotated[str, About(one_of=EVENT_KINDS)]
     start: int  # ns
     end: int  # ns
     scheduler: int  # index into Run.schedulers
@@ -56,12 +57,13 @@ class RunEvent(NamedTuple):
     backend: int
     copy: int  # which of the scheduler's n_copies; for an event, the one it belongs to
     input: int  # copies: which of the split's inputs
-    nbytes: int  # copies: bytes moved
+    nbytes: Annotated[int, About("bytes")]  # copies: bytes moved
     first: int  # nodes: [first, last) of the graph
     last: int
     inside: int  # waits: index of the copy that they belong to
-    how: str = ""
-    by: int = -1  # events: the backend in whose queue they are recorded or waited for
+    how: Annotated[str, About(one_of=("", *HOWS), since=2)] = ""
+    # events: the backend in whose queue they are recorded or waited for
+    by: Annotated[int, About(since=2)] = -1
 
     @property
     def ns(self) -> int:

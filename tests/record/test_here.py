@@ -9,10 +9,10 @@ import pytest
 import ggml_py as ggml
 from ggml_py.builds.processor import host
 from ggml_py.errors import ArgumentError, BusyError
-from ggml_py.export.json import provenance as as_data
+from ggml_py.export.json.values import from_json
 from ggml_py.models.synthetic import LlamaSpec, write_llama
 from ggml_py.record.provenance import made_at_start, made_by
-from ggml_py.trace.provenance import DeviceMade
+from ggml_py.trace.provenance import DeviceMade, Provenance
 
 from ..support import graphs
 from ..support.own_records import computed, recorded
@@ -109,14 +109,14 @@ def test_the_model_of_a_program_is_the_one_in_its_command_line(tmp_path):
     card = DeviceMade("gpu0", card="rtx4090", simulated=True)
     for command in (["x", "-m", model], ["x", "--model", model], ["x", "run.py", model],
                     ["x", f"--model={model}"]):  # fmt: skip
-        made = as_data.parse(made_at_start(command, {}, [card]))
+        made = from_json(Provenance, made_at_start(command, {}, [card]))
         assert (made.model, made.architecture, made.devices) == ("m.gguf", "llama", (card,))
         assert made.model_bytes > 0 and len(made.header) == 64
-    made = as_data.parse(made_at_start(["x"], {"LLAMA_ARG_MODEL": model}))
+    made = from_json(Provenance, made_at_start(["x"], {"LLAMA_ARG_MODEL": model}))
     assert made.model == "m.gguf"
-    gone = as_data.parse(made_at_start(["x", "-m", str(tmp_path / "gone.gguf")], {}))
+    gone = from_json(Provenance, made_at_start(["x", "-m", str(tmp_path / "gone.gguf")], {}))
     assert (gone.model, gone.architecture, gone.header) == ("gone.gguf", None, None)
-    assert as_data.parse(made_at_start(["x", "-v"], {})).model is None
+    assert from_json(Provenance, made_at_start(["x", "-v"], {})).model is None
 
 
 def test_asking_is_not_recorded(tmp_path):

@@ -72,5 +72,5 @@ def test_files_keep_it(mlp, tmp_path):
 def test_a_negative_number_of_tokens_is_damage(mlp):
     data = mlp.promised(Promise("llama.cpp", n_past=7)).to_json()
     data["promise"]["n_past"] = -1
-    with pytest.raises(ValueError, match=r"promise\[0\].n_past is -1, expected 0 or more"):
+    with pytest.raises(ValueError, match=r"promise.n_past is -1, expected 0 or more"):
         to_json.plan_of(data, "a file")

@@ -140,12 +140,12 @@ def test_the_published_schema_is_that_of_the_files(case, tmp_path):
         (lambda d: d["settings"].update(cur_copy=1), "cur_copy is 1, expected 0 to 0"),
         (lambda d: d["settings"].update(upstream="new"), "ggml version 'new'"),
         (lambda d: d.update(split_capacities=[-1]), r"split_capacities\[0\] is -1"),
-        (lambda d: d.update(dropped_pins=[[0, 7]]), "a backend in dropped_pins is 7"),
+        (lambda d: d.update(dropped_pins=[[0, 7]]), r"dropped_pins\[0\]\[1\] is 7, exp"),
         (lambda d: d.update(dropped_pins=[[0]]), "dropped_pins is"),
         (lambda d: d.update(planner="me"), "planner is 'me', expected one of native"),
         (lambda d: d["bufts"][0].update(readers=-1), "readers of '.*' is -1, expected 0 to 3"),
         (lambda d: d.update(backends=[]), "number of backends is 0"),
-        (lambda d: d["splits"][0].update(inputs=[[0, 99]]), r"inputs of splits\[0\] is 99"),
+        (lambda d: d["splits"][0].update(inputs=[[0, 99]]), r"splits\[0\].inputs\[0\]\[1\] is 99"),
     ],
 )
 def test_a_damaged_file_says_what_is_wrong(change, message, tmp_path):

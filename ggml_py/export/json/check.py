@@ -6,42 +6,34 @@ refers to an existing element. Questions about the plan then cannot go astray.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
-from functools import cache
+from collections.abc import Collection, Iterator, Mapping
 from itertools import chain
-from typing import Any, NoReturn, get_args, get_type_hints
+from typing import Any, NoReturn, get_args
 
 from ...trace import causes
 from ...trace.answers.passes import PASS_NAMES
+from ...trace.fields import about, fields_of, optional, plain, record_in
+from ...trace.layout import ALLOC, FREE, REUSE, GraphLayout
 from ...trace.planned import Planned
 from ...trace.provenance import FACTS
-from ...trace.record import COPY, LEAF, NODE, NOT_ON_RECORD, OTHER, TensorRecord
+from ...trace.record import COPY, LEAF, MAX_SRC, NODE, OTHER
 from ...trace.rules import parse_version
-from . import layout
+from .keys import PARTS, PLANNERS
 
-PLANNERS = ("native", "reference", "debug log", "snapshot")
-SOURCES = ("scheduler", "debug log", "snapshot")
 MAX_BACKENDS = 16  # GGML_SCHED_MAX_BACKENDS
-MAX_COPIES = 16  # four times GGML_SCHED_MAX_COPIES
-_INT64 = range(-(1 << 63), 1 << 64)
-_COUNTS = frozenset({
-    "ne", "nb", "nbytes", "view_offs", "use_count", "size", "hash_set_size", "hash_set_used",
-    "pins_elsewhere", "cur_copy", "start", "end", "n_threads", "n_tasks", "work_size",
-    "n_past", "memory_total", "memory_free",
-})  # fmt: skip
+_INT64 = (-(1 << 63), 1 << 64)
 
 
 def check(plan: Planned) -> None:
     """Raises ValueError that names the first thing that cannot be in a plan."""
-    _types(plan)
+    _fields(plan)
     _settings(plan)
     _tensors(plan)
-    _answers(plan)
+    _refusals(plan)
     _placements(plan)
     _splits(plan)
     _optimized(plan)
-    _cpu(plan)
-    layout.check(plan)
+    _layout(plan)
     _no_cycle(plan)
 
 
@@ -50,117 +42,153 @@ def _fail(what: str, value: object, expected: str) -> NoReturn:
     raise ValueError(f"{what} is {text[:80]}{'…' * (len(text) > 80)}, expected {expected}")
 
 
-# --- types, as the records declare them
+def _in(what: str, value: int, low: int, end: int) -> None:
+    if not low <= value < end:
+        _fail(what, value, _range(low, end))
 
 
-def _types(plan: Planned) -> None:
-    capture, outcome = plan.capture, plan.outcome
-    tables: list[tuple[str, Sequence[Any]]] = [
-        ("settings", (capture.settings,)), ("backends", capture.backends),
-        ("bufts", capture.bufts), ("buffers", capture.buffers), ("tensors", plan.tensors),
-        ("tensors", outcome.placements), ("splits", outcome.splits),
-        ("optimized", capture.optimized), ("cpu", capture.cpu), ("pins", capture.pins),
-        ("promise", (plan.promise,)), ("memory", plan.breakdown),
-        ("choices", plan.choices),
-        ("compute_buffers", capture.compute_buffers), ("alloc_sizes", capture.alloc_sizes),
-        ("refusals", capture.refusals or ()),
-        ("layout.events", plan.layout.events if plan.layout else ()),
-        ("provenance.devices", plan.provenance.devices or ()),
-    ]  # fmt: skip
-    for name, rows in tables:
-        if not rows:
-            continue
-        record: Any = type(rows[0])
-        hints = _hints(record)
-        for field, column in zip(record._fields, zip(*rows, strict=True), strict=True):
-            if _all_fit(hints[field], column, 0 if field in _COUNTS else None):
-                continue
-            fits = _fits(hints[field])
-            for i, value in enumerate(column):
-                if not fits(value):
-                    _fail(f"{name}[{i}].{field}", value, str(_word(hints[field])))
-                if field in _COUNTS and any(v < 0 for v in _flat(value)):
-                    _fail(f"{name}[{i}].{field}", value, "0 or more")
-    pair = tuple[int, int]
+def _range(low: int, end: int) -> str:
+    if end == _INT64[1]:
+        return f"{low} or more"
+    return f"{low} to {end - 1}" if end > low else "none, because there are none"
+
+
+# --- types, and ranges of numbers, as the records declare them
+
+
+Rows = Mapping[str, tuple[int, int]]  # ids or indices of rows: the first, and one behind the last
+
+
+def _fields(plan: Planned) -> None:
+    capture = plan.capture
+    if not 1 <= len(capture.backends) <= MAX_BACKENDS:
+        _fail("the number of backends", len(capture.backends), f"1 to {MAX_BACKENDS}")
+    n = len(capture.tensors)
+    n_planned = n + len(plan.outcome.copies)
+    rows = {
+        "tensors": (0, n), "copies": (n, n_planned), "planned": (0, n_planned),
+        "nodes": (0, capture.n_nodes), "backends": (0, len(capture.backends)),
+        "bufts": (0, len(capture.bufts)), "buffers": (0, len(capture.buffers)),
+    }  # fmt: skip
+    names = [t.name for t in plan.tensors]
+    _table("tensors", plan.tensors, rows, names)
+    _table("tensors", plan.outcome.placements, rows, names)
+    for key in PARTS:
+        if key.name != "provenance":
+            _value(key.name, key.type, key.of(plan), rows)
     for fact in FACTS:
         value = getattr(plan.provenance, fact.name)
-        if value is None or fact.name == "devices":  # devices are rows
-            continue
-        if not _fits(fact.kind)(value):
-            _fail(f"provenance.{fact.name}", value, f"{_word(fact.kind)} or null")
-        if fact.kind is int and value < 0:
+        _value(f"provenance.{fact.name}", fact.kind | None, value, rows)
+        if fact.kind is int and value is not None and value < 0:
             _fail(f"provenance.{fact.name}", value, "0 or more")
-    for name, value, hint in (
-        ("leafs", capture.leaf_ids, tuple[int, ...]),
-        ("split_capacities", capture.split_capacities, tuple[int, ...]),
-        ("dropped_pins", capture.dropped_pins, tuple[pair, ...]),
-        ("left_backend", capture.left_backend, int),
-        ("optimizers", capture.optimizers, int),
-        ("hash_set_used", outcome.hash_set_used, int),
-        ("source", capture.source, str), ("planner", plan.planner, str),
-    ):  # fmt: skip
-        if not _fits(hint)(value):
-            _fail(name, value, str(_word(hint)))
 
 
-def _all_fit(hint: Any, column: Collection[Any], least: int | None) -> bool:
-    """Whether all values are of a type, and none is below `least`. A quick answer: after False the
-    values are looked at one by one."""
+def _value(what: str, hint: Any, value: Any, rows: Rows) -> None:
+    if value is None and optional(hint):
+        return
+    if record_in(hint) is None:
+        if not _all_fit(hint, (value,), rows):
+            _fail_for(what, "", hint, value, rows)
+    elif hasattr(value, "_fields"):
+        record: Any = type(value)
+        for field, one in zip(fields_of(record), value, strict=True):
+            _value(f"{what}.{field.name}", field.hint, one, rows)
+    else:
+        _table(what, value, rows, [getattr(row, "name", None) for row in value])
+
+
+def _table(what: str, table: Collection[Any], rows: Rows, names: list[Any]) -> None:
+    """Checks rows of one kind. `names` are used in messages, if they are texts."""
+    if not table:
+        return
+    record: Any = type(next(iter(table)))
+    for field, column in zip(fields_of(record), zip(*table, strict=True), strict=True):
+        if _all_fit(field.hint, column, rows):
+            continue
+        for i, value in enumerate(column):
+            if not _all_fit(field.hint, (value,), rows):
+                of = f"{field.name} of '{names[i]}'" if type(names[i]) is str else ""
+                _fail_for(f"{what}[{i}].{field.name}", of, field.hint, value, rows)
+
+
+def _limits(hint: Any, rows: Rows) -> tuple[int, int]:
+    """The smallest number of a type, and one above the largest."""
+    said = about(hint)
+    if not said.of:
+        low, end = _INT64
+        return low if said.low is None else said.low, end if said.end is None else said.end
+    low, end = rows[said.of]
+    return (0, 1 << end) if said.is_set else (-1 if said.none else low, end)
+
+
+def _all_fit(hint: Any, column: Collection[Any], rows: Rows) -> bool:
+    """Whether all values are of a type, and the numbers in its range. True is not a number here."""
     kinds = set(map(type, column))
-    if hint is int and kinds == {int}:
-        low = min(column)
-        return low in _INT64 and max(column) in _INT64 and (least is None or low >= least)
-    if hint is str and kinds == {str}:
+    if not kinds:
+        return True
+    kind = plain(hint)
+    if kind is int:
+        low, end = _limits(hint, rows)
+        return kinds == {int} and low <= min(column) and max(column) < end
+    if kind is str:
+        one_of = about(hint).one_of
+        if kinds != {str} or (one_of and not set(column) <= set(one_of)):
+            return False
         return _is_text("".join(set(column)))
-    if hint is bool:
+    if kind is bool:
         return kinds == {bool}
-    items = get_args(hint)
-    if kinds == {tuple} and items[-1:] == (...,):
-        within = list(chain.from_iterable(column))
-        return not within or _all_fit(items[0], within, least)
-    return False
+    if inner := optional(hint):
+        return _all_fit(inner, [v for v in column if v is not None], rows)
+    items = get_args(kind)
+    if kinds != {tuple}:
+        return False
+    if items[-1] is Ellipsis:
+        return _all_fit(items[0], list(chain.from_iterable(column)), rows)
+    if set(map(len, column)) != {len(items)}:
+        return False
+    return all(_all_fit(*pair, rows) for pair in zip(items, zip(*column, strict=True), strict=True))
 
 
-@cache
-def _hints(record: type) -> dict[str, Any]:
-    return get_type_hints(record)
+def _fail_for(what: str, of: str, hint: Any, value: Any, rows: Rows) -> NoReturn:
+    """Fails with the reason for which a value does not fit: its type, or the first number or text
+    out of range. `of` is a better name for an id or a text that may not be any."""
+    for at, leaf, one in _leafs("", hint, value):
+        kind, said = plain(leaf), about(leaf)
+        name = of if of and (said.of or said.one_of) else what + at
+        if kind is int and type(one) is int and _INT64[0] <= one < _INT64[1]:
+            low, end = _limits(leaf, rows)
+            if not low <= one < end:
+                _fail(name, one, _range(low, end))
+        elif said.one_of and type(one) is str and one not in said.one_of:
+            _fail(name, one, f"one of {', '.join(word or repr(word) for word in said.one_of)}")
+    _fail(what, value, _word(hint))
+
+
+def _leafs(at: str, hint: Any, value: Any) -> Iterator[tuple[str, Any, Any]]:
+    """The numbers and texts in a value, each with its place ("[3]") and type."""
+    hint = optional(hint) or hint
+    items = get_args(plain(hint))
+    if not items or not isinstance(value, tuple):
+        yield at, hint, value
+        return
+    for i, one in enumerate(value):
+        if items[-1] is Ellipsis or i < len(items):
+            item = items[0] if items[-1] is Ellipsis else items[i]
+            yield from _leafs(f"{at}[{i}]", item, one)
 
 
 def _word(hint: Any) -> str:
     """What a type is called in JSON."""
-    plain = {int: "an integer of 64 bits", str: "text", bool: "true or false"}
-    if hint in plain:
-        return plain[hint]
-    if type(None) in get_args(hint):
-        return f"{_word(get_args(hint)[0])} or null"
-    of = {_word(a).partition(" of ")[0] for a in get_args(hint) if a is not Ellipsis}
+    names = {int: "an integer of 64 bits", str: "text", bool: "true or false"}
+    if plain(hint) in names:
+        return names[plain(hint)]
+    if inner := optional(hint):
+        return f"{_word(inner)} or null"
+    of = {_word(a).partition(" of ")[0] for a in get_args(plain(hint)) if a is not Ellipsis}
     return f"a list, each item {' or '.join(sorted(of))}"
 
 
-@cache
-def _fits(hint: Any) -> Callable[[Any], bool]:
-    """A function that tells whether a value is of a type. True is not a number here."""
-    if hint is int:
-        return lambda v: type(v) is int and v in _INT64
-    if hint is str:
-        return _is_text
-    if hint is bool:
-        return lambda v: type(v) is bool
-    items = get_args(hint)
-    if type(None) in items:
-        number = _fits(items[0])
-        return lambda v: v is None or number(v)
-    each = [_fits(item) for item in items if item is not Ellipsis]
-    if items[-1] is Ellipsis:
-        return lambda v: type(v) is tuple and all(map(each[0], v))
-    return lambda v: (
-        type(v) is tuple and len(v) == len(each) and all(f(x) for f, x in zip(each, v, strict=True))
-    )
-
-
-def _is_text(value: Any) -> bool:
-    if type(value) is not str:
-        return False
+def _is_text(value: str) -> bool:
     try:
         value.encode()
     except UnicodeEncodeError:  # a lone surrogate
@@ -168,54 +196,17 @@ def _is_text(value: Any) -> bool:
     return True
 
 
-def _flat(value: Any) -> Iterable[int]:
-    if value is None:
-        return ()
-    return value if isinstance(value, tuple) else (value,)
-
-
-# --- numbers
-
-
-def _in(what: str, value: int, low: int, end: int) -> None:
-    if not low <= value < end:
-        _fail(what, value, f"{low} to {end - 1}" if end > low else "none, because there are none")
-
-
-def _each_in(
-    field: str, rows: Sequence[TensorRecord], low: int, end: int, of: Sequence[Any] = ()
-) -> None:
-    """Fails for the first row whose `field`, a number or numbers, is not in the range. `of` are
-    rows that have the field instead of the tensors."""
-    column = [getattr(row, field) for row in of or rows]
-    within = list(chain.from_iterable(column)) if column and type(column[0]) is tuple else column
-    if not within or (low <= min(within) and max(within) < end):
-        return
-    for row, value in zip(rows, column, strict=True):
-        for one in _flat(value):
-            _in(f"{field} of '{row.name}'", one, low, end)
+# --- what follows from more than one field
 
 
 def _settings(plan: Planned) -> None:
-    capture, settings = plan.capture, plan.settings
     if plan.planner not in PLANNERS:
         _fail("planner", plan.planner, f"one of {', '.join(PLANNERS)}")
-    if capture.source not in SOURCES:
-        _fail("source", capture.source, f"one of {', '.join(SOURCES)}")
-    parse_version(settings.upstream)
-    _in("settings.n_copies", settings.n_copies, 1, MAX_COPIES + 1)
-    _in("settings.cur_copy", settings.cur_copy, 0, settings.n_copies)
-    n = len(capture.backends)
-    if not 1 <= n <= MAX_BACKENDS:
-        _fail("the number of backends", n, f"1 to {MAX_BACKENDS}")
-    _in("left_backend", capture.left_backend, 0, n)
-    for i, room in enumerate(capture.split_capacities):
-        _in(f"split_capacities[{i}]", room, 0, 1 << 31)
+    parse_version(plan.settings.upstream)
+    _in("settings.cur_copy", plan.settings.cur_copy, 0, plan.settings.n_copies)
     least = 0 if _is_scheduler(plan) else -1  # a debug log has no buffer types
-    for b in capture.backends:
-        _in(f"buft of '{b.name}'", b.buft, least, len(capture.bufts))
-    for i, buffer in enumerate(capture.buffers):
-        _in(f"buffers[{i}].buft", buffer.buft, 0, len(capture.bufts))
+    for b in plan.backends:
+        _in(f"buft of '{b.name}'", b.buft, least, len(plan.capture.bufts))
 
 
 def _is_scheduler(plan: Planned) -> bool:
@@ -224,13 +215,9 @@ def _is_scheduler(plan: Planned) -> bool:
 
 def _tensors(plan: Planned) -> None:
     capture, every = plan.capture, plan.tensors
-    n, n_backends = len(capture.tensors), len(capture.backends)
     if [t.id for t in every] != list(range(len(every))):
         raise ValueError(f"its tensors are not numbered 0 to {len(every) - 1}")
     ranks = {NODE: 0, LEAF: 1, OTHER: 1, COPY: 2}
-    for t in every:
-        if t.kind not in ranks:
-            _fail(f"kind of '{t.name}'", t.kind, f"one of {', '.join(ranks)}")
     order = [ranks[t.kind] for t in every]
     may_lack = capture.printed is not None and not capture.printed.has_nodes
     if order != sorted(order) or not (capture.n_nodes or may_lack):
@@ -243,49 +230,25 @@ def _tensors(plan: Planned) -> None:
         if len(t.ne) != n_dims or len(t.nb) != n_dims:
             field = "ne" if len(t.ne) != n_dims else "nb"
             _fail(f"{field} of '{t.name}'", getattr(t, field), f"{n_dims} numbers")
-        if len(t.src) > _MAX_SRC:
-            _fail(f"src of '{t.name}'", t.src, f"at most {_MAX_SRC} ids")
-    _each_in("src", every, -1, n)
-    _each_in("view_src", every, -1, n)
-    _each_in("buffer", every, -1, len(capture.buffers))
-    _each_in("pin", every, -1, n_backends)
-    for pin in capture.pins:
-        _in("a tensor in pins", pin.tensor, 0, n)
-    for id, backend in capture.dropped_pins:
-        _in("a tensor in dropped_pins", id, 0, n)
-        _in("a backend in dropped_pins", backend, 0, n_backends)
+        if len(t.src) > MAX_SRC:
+            _fail(f"src of '{t.name}'", t.src, f"at most {MAX_SRC} ids")
 
 
-_MAX_SRC = 16  # GGML_MAX_SRC is 10
-
-
-def _answers(plan: Planned) -> None:
-    """Checks that sets of backends contain only backends of the plan."""
-    end = 1 << len(plan.backends)
-    _each_in("supports", plan.tensors, 0, end)
-    _each_in("offload", plan.tensors, 0, end)
-    for buft in plan.capture.bufts:
-        _in(f"readers of '{buft.name}'", buft.readers, 0, end)
+def _refusals(plan: Planned) -> None:
     for i, refusal in enumerate(plan.capture.refusals or ()):
-        _in(f"refusals[{i}].tensor", refusal.tensor, 0, len(plan.capture.tensors))
-        _in(f"refusals[{i}].backend", refusal.backend, 0, len(plan.backends))
-        _in(f"refusals[{i}].srcs", refusal.srcs, NOT_ON_RECORD, 1 << _MAX_SRC)
         if plan.tensors[refusal.tensor].supports >> refusal.backend & 1:
             _fail(f"refusals[{i}]", refusal.tensor, "an op that the backend does not support")
 
 
 def _placements(plan: Planned) -> None:
-    n, n_backends = len(plan.capture.tensors), len(plan.backends)
     whole = _is_scheduler(plan)
     n_passes = len(PASS_NAMES)
-    told = any(placed.passes for placed in plan.outcome.placements[plan.capture.n_nodes :])
     placements = plan.outcome.placements
-    _each_in("passes", plan.tensors, -1, n_backends, placements)
-    _each_in("planned_src", plan.tensors, -1, len(plan.tensors), placements)
+    told = any(placed.passes for placed in placements[plan.capture.n_nodes :])
     for t, placed in zip(plan.tensors, placements, strict=True):
-        who = f"'{t.name}'"
-        needed = whole if t.kind == NODE else t.kind == COPY
-        _in(f"backend of {who}", placed.backend, 0 if needed else -1, n_backends)
+        who, is_copy = f"'{t.name}'", t.kind == COPY
+        needed = whole if t.kind == NODE else is_copy
+        _in(f"backend of {who}", placed.backend, 0 if needed else -1, len(plan.backends))
         if t.kind == LEAF and not told:  # a file of schema 2
             _count_passes(who, placed.passes, 0)
         else:
@@ -294,9 +257,10 @@ def _placements(plan: Planned) -> None:
         weight = causes.WEIGHT
         if causes.is_of(weight, placed.cause) and causes.source_of(weight, placed.cause) < 0:
             _fail(f"cause of {who}", placed.cause, f"{weight.code} and the number of a source")
-        low, end = (0, n) if t.kind == COPY else (-1, 0)
+        low, end = (0, len(plan.capture.tensors)) if is_copy else (-1, 0)
         _in(f"copy_of of {who}", placed.copy_of, low, end)
-        _in(f"copy_index of {who}", placed.copy_index, low, plan.settings.n_copies if end else 0)
+        end = plan.settings.n_copies if is_copy else 0
+        _in(f"copy_index of {who}", placed.copy_index, low, end)
 
 
 def _count_passes(who: str, passes: tuple[int, ...], expected: int) -> None:
@@ -307,39 +271,65 @@ def _count_passes(who: str, passes: tuple[int, ...], expected: int) -> None:
 def _splits(plan: Planned) -> None:
     n, at = plan.capture.n_nodes, 0
     for i, split in enumerate(plan.outcome.splits):
-        _in(f"splits[{i}].backend", split.backend, 0, len(plan.backends))
         if split.start != at or not split.start <= split.end <= n:
             raise ValueError(
                 f"splits[{i}] is nodes {split.start} to {split.end}, expected it to begin at {at} "
                 f"and end at {n} or before"
             )
         at = split.end
-        for source, copy in split.inputs:
-            _in(f"inputs of splits[{i}]", source, 0, len(plan.capture.tensors))
-            _in(f"inputs of splits[{i}]", copy, len(plan.capture.tensors), len(plan.tensors))
     if at != n:
         raise ValueError(f"its splits end at node {at} of {n}")
 
 
 def _optimized(plan: Planned) -> None:
-    _in("optimizers", plan.capture.optimizers, 0, 1 << len(plan.backends))
     for i, answer in enumerate(plan.capture.optimized):
         what = f"optimized[{i}]"
-        _in(f"{what}.backend", answer.backend, 0, len(plan.backends))
         _in(f"{what}.start", answer.start, 0, answer.end + 1)
         _in(f"{what}.end", answer.end, 0, plan.capture.n_nodes + 1)
         if answer.order and sorted(answer.order) != list(range(answer.start, answer.end)):
             _fail(f"{what}.order", answer.order, f"{answer.start} to {answer.end - 1}, each once")
-        for tensor, until in answer.alloc_deps:
-            _in(f"{what}.alloc_deps", tensor, 0, len(plan.tensors))
+        for _tensor, until in answer.alloc_deps:
             _in(f"{what}.alloc_deps", until, answer.start, answer.end)
 
 
-def _cpu(plan: Planned) -> None:
-    n = plan.capture.n_nodes
-    for i, record in enumerate(plan.capture.cpu):
-        for id in (record.node, *record.fused):
-            _in(f"cpu[{i}]", id, 0, n)
+def _layout(plan: Planned) -> None:
+    buffers, n_tensors = plan.capture.compute_buffers, len(plan.tensors)
+    for i, buffer in enumerate(buffers):
+        alignment = buffer.alignment
+        if alignment < 1 or alignment & (alignment - 1):
+            _fail(f"compute_buffers[{i}].alignment", alignment, "a power of two")
+    if (layout := plan.layout) is None:
+        return
+    for i, id in enumerate(layout.order):
+        _in(f"layout.order[{i}]", id, -1 - n_tensors, n_tensors)
+    known = {buffer.backend for buffer in buffers}
+    for i, event in enumerate(layout.events):
+        _in(f"layout.events[{i}].step", event.step, -1, len(layout.order))
+        if event.backend not in known:
+            _fail(f"layout.events[{i}].backend", event.backend, "a backend of compute_buffers")
+    _replay(layout)
+
+
+def _replay(layout: GraphLayout) -> None:
+    """Raises ValueError for events that cannot follow each other: a tensor has one place, from when
+    it gets it until it is freed or its place is handed on."""
+    places: dict[int, tuple[int, int, int]] = {}  # backend, chunk, offset
+    had: set[int] = set()
+    step = -1
+    for i, event in enumerate(layout.events):
+        what, place = f"layout.events[{i}]", event[4:7]
+        if event.step < step:
+            _fail(f"{what}.step", event.step, f"{step} or later, as the one before")
+        step = event.step
+        if event.kind in (ALLOC, REUSE) and event.tensor in had:
+            _fail(what, tuple(event), "a tensor that has had no place before")
+        if event.kind == REUSE and places.pop(event.of, None) != place:
+            _fail(what, tuple(event), f"the place of tensor {event.of}")
+        if event.kind in (ALLOC, REUSE):
+            had.add(event.tensor)
+            places[event.tensor] = place
+        elif event.kind == FREE and places.pop(event.tensor, None) != place:
+            _fail(what, tuple(event), f"the place that tensor {event.tensor} has")
 
 
 def _no_cycle(plan: Planned) -> None:

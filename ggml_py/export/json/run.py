@@ -10,6 +10,7 @@ from typing import Any, get_type_hints
 
 from ...files.reading import read_file
 from ...trace.answers.run_summary import Gap, RunSummary, Spent, Synced, summarize
+from ...trace.fields import fields_of
 from ...trace.run import (
     COPY,
     EVENT_KINDS,
@@ -25,7 +26,6 @@ from .schema import DRAFT, object_of, ref, type_of
 SCHEMA = 2
 OLDEST = 1  # without `how`, `by` and ggml's events
 KIND = "ggml_py run"
-_NEW = ("how", "by")  # the last fields of an event
 
 
 def render(run: Recorded) -> dict[str, Any]:
@@ -59,8 +59,11 @@ def parse(content: bytes, path: str | Path) -> Recorded:
     try:
         plans = tuple(to_json.plan_of(plan, f"a plan of {path}") for plan in data["plans"])
         schedulers = tuple(_record(row) for row in data["schedulers"])
-        names = RunEvent._fields if data["schema"] > 1 else RunEvent._fields[: -len(_NEW)]
-        columns = [data["events"][name] for name in names]
+        columns = [
+            data["events"][field.name]
+            for field in fields_of(RunEvent)
+            if field.about.since <= data["schema"]
+        ]
         events = tuple(RunEvent(*row) for row in zip(*columns, strict=True))
         run = Recorded(plans, schedulers, events, bool(data["per_op"]), float(data["memcpy"]))
         _check(run)
@@ -141,12 +144,9 @@ def schema() -> dict[str, Any]:
     definitions["RunSummary"] = _described(
         {name: type_of(hint) for name, hint in get_type_hints(RunSummary).items()}, RunSummary
     )
-    hints = get_type_hints(RunEvent)
-    columns: dict[str, Any] = {
-        name: {"type": "array", "items": type_of(hints[name])} for name in RunEvent._fields
+    columns = {
+        field.name: {"type": "array", "items": type_of(field.hint)} for field in fields_of(RunEvent)
     }
-    columns["kind"]["items"] = {"enum": list(EVENT_KINDS)}
-    columns["how"]["items"] = {"enum": ["", *HOWS]}
     definitions["Events"] = _described(columns, RunEvent)
     definitions["Events"]["description"] += (
         " Each of these is a list, and all are of the same length."
