@@ -32,6 +32,7 @@ from ..trace.record import (
     SplitRecord,
     TensorRecord,
     dumped_name,
+    named_tensor,
 )  # fmt: skip
 from ..trace.rules import find_release
 from ..trace.split import possible_optimizers
@@ -349,9 +350,7 @@ class _Reading:
 
 
 def _record(id: int, kind: str, name: str, op: str, nbytes: int) -> TensorRecord:
-    return TensorRecord(
-        id, kind, name, op, op, "?", (), (), AtLeast(nbytes), (), (), (), -1, 0, -1, 0, -1, 0, 0
-    )
+    return named_tensor(id, kind, name, op, AtLeast(nbytes))
 
 
 # --- what a print does not show

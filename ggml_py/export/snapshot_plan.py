@@ -19,6 +19,7 @@ from ..trace.record import (
     Settings,
     SplitRecord,
     TensorRecord,
+    named_tensor,
 )  # fmt: skip
 from ..trace.split import possible_optimizers
 from .debug_log_plan import unknown as unknown_of_log
@@ -78,7 +79,7 @@ def from_snapshot(text: str) -> Planned:
         raise ValueError("this snapshot has no nodes, or they are not in a split")
     names = _backends(named, rows)
     number = {name: i for i, name in enumerate(names)}
-    tensors = [_record(i, NODE, row.name, row.op) for i, row in enumerate(rows)]
+    tensors = [named_tensor(i, NODE, row.name, row.op) for i, row in enumerate(rows)]
     for i, row in enumerate(rows):
         tensors[i] = tensors[i]._replace(flags=("compute",) * row.is_computed)
     places = [_place(number.get(row.backend or "", -1), row.cause) for row in rows]
@@ -86,7 +87,7 @@ def from_snapshot(text: str) -> Planned:
     for row in rows:
         for c in row.copies:
             copied[c, number[row.split or ""]] = len(tensors)
-            tensors.append(_record(len(tensors), OTHER, c.name, "NONE", c.nbytes))
+            tensors.append(named_tensor(len(tensors), OTHER, c.name, "NONE", c.nbytes))
             places.append(_place(number.get(c.src or "", -1)))
     backends = tuple(BackendRecord(name, "", "", -1) for name in names)
     settings = Settings(_VERSION, "", True, 1, 0, 0, 0)
@@ -118,12 +119,6 @@ def _splits(
     for start, end in zip(starts, [*starts[1:], len(rows)], strict=True):
         on = number[rows[start].split or ""]
         yield SplitRecord(on, start, end, tuple(copied[c, on] for c in rows[start].copies))
-
-
-def _record(id: int, kind: str, name: str, op: str, nbytes: int = 0) -> TensorRecord:
-    return TensorRecord(
-        id, kind, name, op, op, "?", (), (), nbytes, (), (), (), -1, 0, -1, 0, -1, 0, 0
-    )
 
 
 def _place(backend: int, cause: str = "") -> Placement:

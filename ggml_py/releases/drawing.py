@@ -158,11 +158,13 @@ class Drawing:
             uses = sum(s is t for node in self.nodes for s in node.src)
             src = tuple(-1 if s is None else ids[id(s)] for s in t.src)
             return TensorRecord(
-                i, t.of, t.name, t.op, t.kind or t.op, t.type, t.ne, t.nb, t.size, t.flags, params,
-                src, -1 if t.view_of is None else ids[id(t.view_of)], t.offset,
-                places.index((t.memory, t.usage)) if t.memory else -1, uses,
-                names.index(t.pin) if t.pin else -1,
-                everyone if t.supports is None else mask(t.supports), mask(t.offload),
+                id=i, kind=t.of, name=t.name, op=t.op, op_desc=t.kind or t.op, type=t.type,
+                ne=t.ne, nb=t.nb, nbytes=t.size, flags=t.flags, op_params=params, src=src,
+                view_src=-1 if t.view_of is None else ids[id(t.view_of)], view_offs=t.offset,
+                buffer=places.index((t.memory, t.usage)) if t.memory else -1, use_count=uses,
+                pin=names.index(t.pin) if t.pin else -1,
+                supports=everyone if t.supports is None else mask(t.supports),
+                offload=mask(t.offload),
             )  # fmt: skip
 
         kinds = {"g": "GPU", "b": "ACCEL", "C": "CPU"}

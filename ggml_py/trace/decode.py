@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, get_origin
 
 import numpy as np
 
-from .fields import MISSING, Field, fields_of, plain, record_in
+from .fields import RecordField, fields_of, plain, record_in
 from .layout import ALLOC, EARLIER, OWN, REUSE, GraphLayout, LayoutEvent
 from .pins import llama_pins
 from .record import (
@@ -122,16 +122,15 @@ def rows_of(
     **given: Iterable[Any],
 ) -> tuple[Any, ...]:
     """The rows of the C structs with these columns as records. `given` has columns that no C member
-    has as it is. A member that the C struct lacks, in an older record, has the field's default.
-
-    Raises KeyError for a member that is missing and has none.
+    has as it is. A field with `About.since` has its default if the C struct, of an older record,
+    lacks the member. Raises KeyError for other members that are missing.
     """
     n = len(next(iter(columns.values())))
     found: list[Iterable[Any]] = []
     for field in fields_of(record):
         if field.name in given:
             found.append(given[field.name])
-        elif field.c in columns or field.default is MISSING:
+        elif field.c in columns or not field.about.since:
             found.append(_column(field, columns[field.c], names or {}))
         else:
             found.append([field.default] * n)
@@ -139,7 +138,7 @@ def rows_of(
 
 
 def _column(
-    field: Field, values: list[Any], names: Mapping[str, Callable[[int], Any]]
+    field: RecordField, values: list[Any], names: Mapping[str, Callable[[int], Any]]
 ) -> Iterable[Any]:
     """Values of a C member as the field has them."""
     hint, one_of = plain(field.hint), field.about.one_of

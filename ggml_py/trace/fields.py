@@ -43,7 +43,7 @@ BufferIndexOrNone = Annotated[int, About(of="buffers", none=True)]
 _PLAIN = About()
 
 
-class Field(NamedTuple):
+class RecordField(NamedTuple):
     """One field of a record."""
 
     name: str
@@ -61,14 +61,16 @@ MISSING = dataclasses.MISSING
 
 
 @cache
-def fields_of(record: Any) -> tuple[Field, ...]:
+def fields_of(record: Any) -> tuple[RecordField, ...]:
     """The fields of a NamedTuple or dataclass, in their order."""
     hints = get_type_hints(record, include_extras=True)
     if hasattr(record, "_fields"):
         defaults = {name: record._field_defaults.get(name, MISSING) for name in record._fields}
     else:
         defaults = {field.name: field.default for field in dataclasses.fields(record)}
-    return tuple(Field(n, hints[n], about(hints[n]), default) for n, default in defaults.items())
+    return tuple(
+        RecordField(n, hints[n], about(hints[n]), default) for n, default in defaults.items()
+    )
 
 
 def about(hint: Any) -> About:

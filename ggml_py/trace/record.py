@@ -84,6 +84,15 @@ class TensorRecord(NamedTuple):
         return self.op in VIEW_OPS
 
 
+def named_tensor(id: int, kind: str, name: str, op: str, nbytes: int = 0) -> TensorRecord:
+    """A tensor of which no more is known, as in a log or a snapshot."""
+    return TensorRecord(
+        id=id, kind=kind, name=name, op=op, op_desc=op, type="?", ne=(), nb=(), nbytes=nbytes,
+        flags=(), op_params=(), src=(), view_src=-1, view_offs=0, buffer=-1, use_count=0, pin=-1,
+        supports=0, offload=0,
+    )  # fmt: skip
+
+
 class Placement(NamedTuple):
     """What planning decided for one tensor."""
 

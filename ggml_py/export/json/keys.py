@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from ...trace.answers.excerpt import mark
 from ...trace.answers.shares import DeviceShare, headline, shares
 from ...trace.expert_cache import ExpertCache, expert_cache
-from ...trace.fields import Field, fields_of
+from ...trace.fields import RecordField, fields_of
 from ...trace.planned import Planned
 from ...trace.record import Capture, Outcome
 from ..snapshot_plan import unknown
@@ -21,7 +21,7 @@ LATER = SCHEMA + 1  # since a version without a schema of its own: files may lac
 PLANNERS = ("native", "reference", "debug log", "snapshot")
 
 
-class Key(NamedTuple):
+class FileKey(NamedTuple):
     """A key of a plan file."""
 
     name: str
@@ -38,7 +38,7 @@ class Key(NamedTuple):
         return self.part.rpartition(".")[0]
 
     @property
-    def field(self) -> Field:
+    def field(self) -> RecordField:
         """The field that it is."""
         name = self.part.rpartition(".")[2]
         return next(f for f in fields_of(_OWNERS[self.owner]) if f.name == name)
@@ -63,63 +63,63 @@ class Key(NamedTuple):
 _OWNERS: dict[str, Any] = {"": Planned, "capture": Capture, "outcome": Outcome}
 
 KEYS = (
-    Key("planner", "planner"),
-    Key("source", "capture.source"),
-    Key(
+    FileKey("planner", "planner"),
+    FileKey("source", "capture.source"),
+    FileKey(
         "partial", "", LATER, "The part of the plan that a log shows; empty for a whole plan.",
         lambda plan: mark(plan.capture), str,
     ),
-    Key(
+    FileKey(
         "may_be_cut", "capture.may_be_cut", LATER,
         "Whether the last line of the log may be cut off.",
     ),
-    Key("printed", "capture.printed", LATER, "Of a log: the part of the plan that it shows."),
-    Key("headline", value=headline, hint=str),
-    Key(
+    FileKey("printed", "capture.printed", LATER, "Of a log: the part of the plan that it shows."),
+    FileKey("headline", value=headline, hint=str),
+    FileKey(
         "unknown", "", LATER,
         "What a plan from a log or a snapshot does not contain, and what is assumed instead. A "
         "file without this key is older than the key.",
         unknown, tuple[str, ...],
     ),
-    Key("promise", "promise", LATER),
-    Key("provenance", "provenance", 6),
-    Key(
+    FileKey("promise", "promise", LATER),
+    FileKey("provenance", "provenance", 6),
+    FileKey(
         "memory", "breakdown", LATER,
         "Of the context that the plan was made for, if it is a model's.",
     ),
-    Key("choices", "choices", LATER, "What llama.cpp decided before it planned."),
-    Key(
+    FileKey("choices", "choices", LATER, "What llama.cpp decided before it planned."),
+    FileKey(
         "expert_cache", "", LATER,
         "What llama.cpp's expert cache holds and may upload in an evaluation.",
         expert_cache, tuple[ExpertCache, ...],
     ),
-    Key(
+    FileKey(
         "layout", "layout", LATER,
         "What the graph allocator decided; null if it is not known.",
     ),
-    Key("n_splits", value=lambda plan: plan.n_splits, hint=int),
-    Key("copy_bytes", value=lambda plan: plan.copy_bytes, hint=int),
-    Key("shares", value=shares, hint=tuple[DeviceShare, ...] | None),
-    Key("hash_set_used", "outcome.hash_set_used"),
-    Key("settings", "capture.settings"),
-    Key("backends", "capture.backends"),
-    Key("bufts", "capture.bufts"),
-    Key("buffers", "capture.buffers"),
-    Key("leafs", "capture.leaf_ids"),
-    Key("pins", "capture.pins", LATER),
-    Key("dropped_pins", "capture.dropped_pins"),
-    Key("split_capacities", "capture.split_capacities"),
-    Key("left_backend", "capture.left_backend"),
-    Key("optimizers", "capture.optimizers", 4),
-    Key("optimized", "capture.optimized", 4),
-    Key("cpu", "capture.cpu", 5),
-    Key("compute_buffers", "capture.compute_buffers", LATER),
-    Key("alloc_sizes", "capture.alloc_sizes", LATER),
-    Key(
+    FileKey("n_splits", value=lambda plan: plan.n_splits, hint=int),
+    FileKey("copy_bytes", value=lambda plan: plan.copy_bytes, hint=int),
+    FileKey("shares", value=shares, hint=tuple[DeviceShare, ...] | None),
+    FileKey("hash_set_used", "outcome.hash_set_used"),
+    FileKey("settings", "capture.settings"),
+    FileKey("backends", "capture.backends"),
+    FileKey("bufts", "capture.bufts"),
+    FileKey("buffers", "capture.buffers"),
+    FileKey("leafs", "capture.leaf_ids"),
+    FileKey("pins", "capture.pins", LATER),
+    FileKey("dropped_pins", "capture.dropped_pins"),
+    FileKey("split_capacities", "capture.split_capacities"),
+    FileKey("left_backend", "capture.left_backend"),
+    FileKey("optimizers", "capture.optimizers", 4),
+    FileKey("optimized", "capture.optimized", 4),
+    FileKey("cpu", "capture.cpu", 5),
+    FileKey("compute_buffers", "capture.compute_buffers", LATER),
+    FileKey("alloc_sizes", "capture.alloc_sizes", LATER),
+    FileKey(
         "refusals", "capture.refusals", LATER,
         'Each "no" in supports that is not about the op: it is about the memory of sources (srcs: '
         "their bits), or not on record (-1); null if it is not known which.",
     ),
-    Key("splits", "outcome.splits"),
+    FileKey("splits", "outcome.splits"),
 )  # fmt: skip
 PARTS = tuple(key for key in KEYS if key.part)  # that are read
