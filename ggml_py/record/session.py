@@ -82,7 +82,8 @@ class Process:
     @cached_property
     def table(self) -> np.ndarray[Any, Any]:
         """All rows of its tensors."""
-        return np.concatenate(self.rows) if self.rows else np.empty(0, self.layouts[_TENSOR])
+        dtype = self.layouts[_TENSOR]
+        return np.concatenate(self.rows, dtype=dtype) if self.rows else np.empty(0, dtype)
 
     @cached_property
     def meaning(self) -> Meaning:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import ggml_py as ggml
@@ -106,3 +107,13 @@ def test_the_layouts_are_those_of_the_compiler(content):
     assert len(found) > 10 and json.dumps(head["layouts"])
     for name, dtype in found.items():
         assert dtype == dtype_of(name), name
+
+
+def test_rows_that_end_with_padding_keep_it():
+    """Found wrong: numpy's concatenate dropped it, so a struct with a new last member was cut."""
+    from ggml_py.record.session import Process
+
+    layout = {"size": 16, "fields": [["a", "i8", 0], ["b", "i4", 8]]}
+    process = Process(1, {"layouts": {"gp_tensor_record": layout}})
+    process.rows = [np.array([(i, -i)], process.layouts["gp_tensor_record"]) for i in range(2)]
+    assert process.table.dtype.itemsize == 16 and process.table.tolist() == [(0, 0), (1, -1)]
