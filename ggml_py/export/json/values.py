@@ -57,6 +57,8 @@ def from_json(hint: Any, value: Any) -> Any:
 def _record(record: Any, row: dict[str, Any]) -> Any:
     if record is Provenance:
         row = {f.name: row[f.name] for f in FACTS if f.name in row or not f.later}
+    if _is_flat(record):
+        return record(**row)
     nested, more = _nested(record), PROPERTIES.get(record, {})
     return record(**{
         name: from_json(nested[name], value) if name in nested else tuples(value)
@@ -68,6 +70,14 @@ def _record(record: Any, row: dict[str, Any]) -> Any:
 def _nested(record: Any) -> dict[str, Any]:
     """The fields of a record that have records, with their types."""
     return {f.name: f.hint for f in fields_of(record) if record_in(f.hint)}
+
+
+@cache
+def _is_flat(record: Any) -> bool:
+    """Whether all fields of a record are numbers and texts."""
+    return record not in PROPERTIES and all(
+        plain(f.hint) in (int, str, bool) for f in fields_of(record)
+    )
 
 
 def tuples(value: Any) -> Any:
