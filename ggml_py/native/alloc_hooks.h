@@ -17,8 +17,8 @@ void gp_alloc_note_keep(bool keep);
 void gp_alloc_note_ours(void);
 void gp_alloc_note_read(struct gp_realloc_record * note);
 void gp_alloc_note_failure(const char * buft, size_t size);
-// A hash of everything except sizes that a graph's layout depends on: which node reads which result, which tensors
-// are views of which, which have memory of their own, and which are kept to the end.
+// A hash of a graph's edges: the results that each node reads, the views and their sources, the tensors with memory of
+// their own, and the tensors that are kept to the end. A layout depends on these and on sizes.
 uint64_t gp_graph_edges(const struct ggml_cgraph * graph);
 // Between these two calls, the buffers that this thread makes are noted. With `all`, the second call frees those
 // that still exist.

@@ -69,7 +69,7 @@ class numbering {
 };
 
 // How a tensor affects the layout of the tensors that refer to it. All tensors that already have memory count as
-// one, and so do all that are kept to the end (such as the copies of an input, of which each graph reads another).
+// one. So do all tensors that are kept to the end, such as the copies of an input: each graph reads another copy.
 uint64_t role(numbering & number, const ggml_tensor * t) {
     return t == nullptr ? 0 : t->data != nullptr ? 1 : t->flags & GGML_TENSOR_FLAG_OUTPUT ? 2 : 3 + number(t);
 }

@@ -1,5 +1,5 @@
-// What devices would answer if something about them were otherwise: for what-ifs about models, which are loaded again
-// under the changed device. Any device can be asked, also the CPU and GPUs that are there.
+// Assumptions about devices, for what-ifs: the model is loaded again, and the device answers as assumed. Any device can
+// be asked, also the CPU and real GPUs.
 //
 // 1. An assumption belongs to the thread that makes it. Other threads, which may plan or load meanwhile, get the
 //    device's own answers.
@@ -22,7 +22,7 @@ struct gp_assumption {
     void             * offload;  // offload_op
 };
 
-// What this thread assumes from now on, in place of what it assumed before. The array must stay.
+// Replaces the assumptions of this thread. The array must stay.
 void gp_assume(const struct gp_assumption * assumptions, int32_t n);
 
 #ifdef __cplusplus

@@ -1,8 +1,8 @@
 // Checks the rules of made_rules.h and kernel_rules.h, for each node:
 //
-// 1. after a constructor was called through its guard (bindgen.py), at the calling line: made_rules;
-// 2. before the CPU computes a graph, on the calling thread and before anything is written: made_rules again,
-//    because upstream makes nodes of its own and parameters can be set later, then kernel_rules.
+// 1. After a constructor was called through its guard (bindgen.py), at the calling line: made_rules.
+// 2. Before the CPU computes a graph, on the calling thread and before anything is written: made_rules again,
+//    because upstream makes nodes of its own and parameters can be set later. Then kernel_rules.
 //
 // A compute through its guard skips the checks if this thread has computed the graph before, nothing has changed since
 // (guard.h), and no rule looked at data. Other computes check each time. So rules avoid function calls where a field or

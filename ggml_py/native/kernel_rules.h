@@ -1,5 +1,5 @@
-// What the CPU's kernels need but do not check: types that they have code for, operands that they read as contiguous,
-// rows that they rely on. Taken from ops.cpp, ggml-cpu.c, sgemm.cpp and tiled.cpp of 0.26.0. The names are those of
+// Rules that the CPU's kernels rely on and do not check: types that they have code for, contiguous operands, numbers of
+// rows. Taken from ops.cpp, ggml-cpu.c, sgemm.cpp and tiled.cpp of 0.26.0. The names are those of
 // made_rules.h. Other backends may not need these, so they are checked where the CPU computes.
 #pragma once
 

@@ -68,7 +68,7 @@ std::string difference(const record & r, int32_t before, const gp_plan & plan) {
     if (old.n_nodes != plan.n_nodes) {
         return std::to_string(plan.n_nodes) + " nodes, not " + std::to_string(old.n_nodes);
     }
-    // What the program gave, its inputs, explains more than what was computed from them.
+    // An input that differs explains more than a result that was computed from it.
     const auto named = [](const gp_tensor_record & t) { return "'" + std::string(t.name) + "'"; };
     const auto find = [&](auto differs) -> const gp_tensor_record * {
         const size_t n = std::min(old.rows.size(), (size_t) plan.n_tensors);

@@ -1,5 +1,5 @@
-// What is known of the record of this process, for the files that write it: record_file.cpp (the file), record_plans.cpp
-// (what schedulers do), record_names.cpp (what the numbers mean).
+// The state of this process's record. record_file.cpp writes the file, record_plans.cpp the plans of schedulers, and
+// record_names.cpp the meaning of the numbers.
 #pragma once
 
 #include "record_file.h"

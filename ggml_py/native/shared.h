@@ -1,4 +1,4 @@
-// What the cffi modules beside _ggml (libllama's) use of it: one record of errors, one count of guards, one place for
+// Shared by the cffi modules of ggml (_ggml) and libllama: one record of errors, one count of guards, one place for
 // exceptions that wait. `gp_shared` of _ggml gives the table, `gp_share` of the other module takes it.
 #pragma once
 

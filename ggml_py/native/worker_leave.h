@@ -3,10 +3,10 @@
 // 1. Each thread of a compute notes its run: where to jump to, and what to ask whether to stop (the abort
 //    callback, which checks for Ctrl-C). In a long compute a timer sends the calling thread a signal every
 //    100 ms. Kernels ask nothing, so they cost the same as upstream's.
-// 2. The signal handler examines the stack. If all of it, from the interrupted instruction to gp_pool_run, is
-//    code of ggml's CPU backend, the thread holds no lock and is not inside malloc: it is as if the kernel had
-//    called the handler. So the handler may ask the abort callback, Python's handlers may run in it, and if
-//    the answer is no, the kernel continues with the next instruction.
+// 2. The signal handler examines the stack. If it is all code of ggml's CPU backend, from the interrupted
+//    instruction to gp_pool_run, then the thread holds no lock and is not inside malloc. It is as if the kernel
+//    had called the handler. So the handler may ask the abort callback, and Python's handlers may run in it.
+//    If the answer is no, the kernel continues with the next instruction.
 // 3. If the answer is yes, the thread jumps to gp_pool_run and fails there, see worker_guard.h. The others get
 //    the signal from the thread that waits for them, and leave in the same way.
 // 4. A thread in ggml_barrier stays there, because it is already counted: it asks the others to fail.

@@ -1,5 +1,5 @@
-// Cards: devices that are not here, described by properties. What they support is answered by upstream's own functions
-// for their backend, which the build cuts out of its source (vendor/cards.py) and compiles with stubs of the toolkit.
+// Cards: devices that are not here, described by properties. Upstream's own functions for their backend say which ops
+// they support. The build cuts these functions out of its source (vendor/cards.py) and compiles them with stubs.
 //
 // 1. A card is a `ggml_backend_device` whose interface is upstream's. Only the functions that describe the device work:
 //    supports_op, offload_op, supports_buft, get_props, and those of its buffer types but alloc_buffer.

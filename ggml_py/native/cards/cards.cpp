@@ -32,7 +32,7 @@ std::map<ggml_backend_dev_t, const card_backend *> & open_cards() {
     return it;
 }
 
-// What the functions that were cut recorded: at which depth of calls they returned, and where.
+// The return of a function that was cut: the depth of calls, and the line.
 struct returned {
     int          depth;
     const char * file;

@@ -91,7 +91,7 @@ std::vector<VkCooperativeMatrixPropertiesKHR> cooperative_matrices(const card_va
     return found;
 }
 
-// Those of a workgroup (NVIDIA's cooperative_matrix2), which are NVIDIA's for all cards that have the extension.
+// Matrices of a workgroup (NVIDIA's cooperative_matrix2). Cards with the extension have the sizes of NVIDIA's cards.
 std::vector<VkCooperativeMatrixFlexibleDimensionsPropertiesNV> flexible_matrices(const card_values & values) {
     std::vector<VkCooperativeMatrixFlexibleDimensionsPropertiesNV> found;
     const auto add = [&](VkComponentTypeKHR factors, VkComponentTypeKHR result) {

@@ -1,5 +1,5 @@
-// Simulated devices (sim_device.h) for a program that was not made for them: a backend that ggml loads from outside, as
-// GGML_BACKEND_PATH names it. ggml_py/record/programs/devices.py writes the text that says which devices.
+// Simulated devices (sim_device.h) for any program of ggml: a backend that ggml loads because GGML_BACKEND_PATH names it.
+// ggml_py/record/programs/devices.py writes the list of devices.
 //
 //   GGML_PY_SIMS   devices with "\n" between them, each its name and settings with "\t" between them
 //   settings       type, memory, max_size, alignment, host, host_buffer, async: numbers; min_batch: a number;
