@@ -219,7 +219,7 @@ _IMPORTED_IN_CALLS = (
 def _import_before_fork() -> None:
     """Imports whatever calls import, if there are several threads. One of them may be importing a
     module, and its lock would stay locked in the child."""
-    if "ggml_py.boundary.fork" in sys.modules and len(sys._current_frames()) > 1:
+    if "ggml_py.boundary.handle" in sys.modules and len(sys._current_frames()) > 1:
         for name in _IMPORTED_IN_CALLS:
             importlib.import_module(f"ggml_py.{name}")
 

@@ -10,7 +10,8 @@ from .. import enums
 from ..boundary.arguments import describe, integer, ptr_of
 from ..boundary.callback import AbortCallback, raising
 from ..boundary.ffi import NULL, ffi, lib, sole_pointer, text
-from ..boundary.handle import Handle, in_use
+from ..boundary.handle import Handle
+from ..boundary.uses import in_use
 from ..errors import ArgumentError, ComputeError, MissingFunctionError
 from .above import AnyGraph, AnyTensor, Plannable, PlanT
 from .buffer import BufferType

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Sequence
-from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 from ..boundary.callback import STORED, raise_instead, raise_taken, take_raised
 from ..boundary.ffi import lib
-from ..boundary.handle import COMPUTING, give_back, take
+from ..boundary.uses import COMPUTING
 from ..errors import GgmlError, NoDataError
-from .sharing import LATER, free_later, use
+from .sharing import using
 from .threadpool import as_worker_0
 
 if TYPE_CHECKING:
@@ -58,22 +57,18 @@ def computing(
     It is one function without `with`, because after a compute its code is no longer in the CPU's
     caches: each line takes ten times as long as in a loop.
     """
-    user, used = (doing, get_ident()), (*handles, graph, *pools)
+    use = using(doing, graph, *handles, *pools)
     try:
-        take(user, used)
+        use.begin()
         for backend in backends:  # it is taken, so its pool stays the same
             if (pool := backend.threadpool) is not None and pool not in pools:
-                take(user, (pool,))
-                used, pools = (*used, pool), (*pools, pool)
+                use.also(pool)
+                pools = (*pools, pool)
         try:
             if held is not None and (not held or held[0] is not graph):
                 raise NoDataError(_RESET)
-            if not checked:
-                if lib.gp_changes() != graph._whole_at:  # in line: a method would double the cost
-                    graph._check_data()
-            elif graph._whole_at < 0:
-                use(graph)
-                graph._whole_at = 0
+            if not checked and lib.gp_changes() != graph._whole_at:  # in line: a method costs twice
+                graph._check_data()
             if check is not None:
                 check()
             if STORED:
@@ -96,15 +91,7 @@ def computing(
             raise_instead(error, _all(graph, callbacks))
             raise
     finally:
-        try:
-            for handle in used:
-                if handle._user is user:
-                    handle._user = None
-        except BaseException:  # from a signal handler, which may run between any two handles
-            give_back(user, used)
-            raise
-        if LATER:
-            free_later()
+        use.end()
     return result
 
 

@@ -2,60 +2,38 @@
 
 Graphs of the same nodes share their tensors, and so does a graph that continues another one. The
 second graph then uses memory that a scheduler or allocator lent to the first, and holds neither.
-A call that changes tensors (plans nodes, takes memory back) therefore enters itself in `CHANGES`
-and then checks the graphs in use. A compute enters its graph in `USED` and then checks `CHANGES`.
-If two meet, at least one sees the other and raises `BusyError`. A finalizer cannot raise: it leaves
-its work for the end of the compute.
-
-Computing again costs nothing: a graph stays in `USED` until a call that changes tensors finds it
-idle and removes it. The next compute then checks the graph's tensors again (`Graph._whole_at`) and
-puts it back. Both happen under the lock of `take`, so no compute begins in between.
+So a call that changes tensors (plans nodes, takes memory back) meets every call that uses a graph
+with one of them. Both enter themselves (boundary/uses.py) before they look at the others. If two
+meet, at least one sees the other and raises `BusyError`. A finalizer cannot raise: it leaves its
+work for the end of the other call.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
 import time
-import weakref
 from collections.abc import Callable, Sequence
 from threading import active_count, get_ident
 from typing import TYPE_CHECKING, Any
 
+from ..boundary import uses
 from ..boundary.ffi import NULL, ffi, lib
-from ..boundary.handle import (
-    CLOSING,
-    COMPUTING,
-    Handle,
-    Held,
-    User,
-    exiting,
-    give_back,
-    in_use,
-    locked,
-    reading,
-    take,
-)
+from ..boundary.handle import Handle, Held, exiting
+from ..boundary.uses import CLOSING, LATER, USES, do_later, in_use, reading, wait_while
 from ..errors import BusyError, ClosedError, SpoiledError
 
 if TYPE_CHECKING:
     from .above import AnyGraph
 
-USED: dict[int, weakref.ref[AnyGraph]] = {}  # by id: graphs whose tensors are or were in use
-CHANGES: list[changing] = []
-_ENDED: list[object] = [object()]  # another one whenever a change has ended
-ALLOCATING: list[int] = []  # the threads that are in `Context.alloc` or `Tensor.alloc`
-LATER: list[tuple[changing, Callable[[], None]]] = []  # work that finalizers left
-
 
 class changing(in_use):
     """Around a call that changes tensors: those with memory from `lenders` lose it, with `nodes`
     the nodes of `graph` get other sources, and with `gives` its tensors without memory get some.
-    `graph` also counts as used. Works like `in_use`, and also raises `BusyError` if another user
-    has one of these tensors. With `brief`, or with `gives` and no other thread, its tensors are
+    `graph` also counts as used. Works like `in_use`, and also raises `BusyError` if another call
+    uses one of these tensors. With `brief`, or with `gives` and no other thread, its tensors are
     listed only when another call asks for them. A call on another thread waits for this one."""
 
-    __slots__ = ("_gives", "_graph", "_lenders", "_lent", "_nodes")
+    __slots__ = ("_gives", "_lenders", "_lent", "_nodes", "changes", "graph")
 
     def __init__(
         self,
@@ -68,108 +46,66 @@ class changing(in_use):
         nodes: bool = True,
         gives: bool = False,
     ) -> None:
-        self._user = (doing, get_ident())
-        self._handles = handles
-        self._graph, self._lenders, self._nodes, self._gives = graph, lenders, nodes, gives
+        super().__init__(doing, *handles)
+        self.graph, self._lenders, self._nodes, self._gives = graph, lenders, nodes, gives
         self._lent: Sequence[Any] | None = None if brief else lent
+        self.changes = False  # from when others must look at it
 
-    def __enter__(self) -> None:
-        try:
-            take(self._user, self._handles)
-            if self._gives and active_count() == 1:
-                self._lent = None  # the list takes a third of the time of an allocation
-            elif (self._lenders or self._gives) and self._lent is not None:
-                self._ask()
-            CHANGES.append(self)
-            if ALLOCATING:
-                self._wait_for_allocations()
-            if USED or len(CHANGES) > 1:
-                if (user := self.used_by()) is not None:
-                    raise BusyError(
-                        f"a Graph that is {_where(user)} has tensors that this would change: "
-                        f"{_ADVICE}"
-                    )
-                if self._graph is not None:
-                    _check_changes(self._graph, self)
-        except BaseException:
-            self.__exit__()
-            raise
+    def begin(self) -> None:
+        super().begin()
+        if self._gives and active_count() == 1:
+            self._lent = None  # the list takes a third of the time of an allocation
+        elif (self._lenders or self._gives) and self._lent is not None:
+            self._ask()
+        with uses.LOCK:  # a call that allocates sees it, or is seen below
+            self.changes = True
+        if len(USES) > 1:
+            wait_while(self._waits_for_allocations)
+            self._check_graphs()
+            if self.graph is not None:
+                check_changes(self.graph, self)
 
-    def __exit__(self, *_raised: object) -> None:
-        if self in CHANGES:
-            _ENDED[0] = object()  # before the removal: who misses it in `CHANGES` sees this
-            CHANGES.remove(self)
-        give_back(self._user, self._handles)
-        if LATER:
-            free_later()
-
-    def _wait_for_allocations(self) -> None:
-        me, pause = self._user[1], 1e-5
-        while ALLOCATING:
-            if me in ALLOCATING:  # a callback or a signal handler
-                raise BusyError(_ALLOCATING)
-            time.sleep(pause)
-            pause = min(2 * pause, 0.01)
+    def _waits_for_allocations(self) -> bool:
+        for use in [*USES]:
+            if use.allocates:
+                if use.thread == self.thread or not self.handles:  # no finalizer waits
+                    raise BusyError(_ALLOCATING)
+                return True
+        return False
 
     def _ask(self) -> None:
         self._lent = [lender._lent_tensors() for lender in self._lenders]
-        if self._gives and self._graph is not None:
-            self._lent.append(without_memory(self._graph.ptr))
+        if self._gives and self.graph is not None:
+            self._lent.append(without_memory(self.graph.ptr))
 
-    def used_by(self) -> User | None:
-        """The user of another graph with one of these tensors, None without one."""
-        pending = self._others()
-        while pending:
-            graph, user = pending.pop()
-            try:
-                with _beside(graph):  # keeps the graph's memory
-                    met = self.meets(graph.ptr)
-            except (ClosedError, SpoiledError):
-                continue
-            if met and graph._user is user:
-                return user
-            if met:  # that use has ended, and another may have begun
-                pending = self._others()
-        return None
-
-    def _others(self) -> list[tuple[AnyGraph, User]]:
-        """Other graphs in use now, with their users."""
-        found = {}
-        with locked():
-            for key, ref in USED.copy().items():  # a finalizer may remove some meanwhile
-                graph = ref()
-                user = None if graph is None else graph._user
-                if graph is not None and user is not None:
-                    if user[0] in _USES:
-                        found[key] = graph, user
-                    continue
-                USED.pop(key, None)
-                if graph is not None:
-                    graph._whole_at = -1
-            for change in list(CHANGES):  # others end without the lock
-                if (graph := change._graph) is not None and (user := graph._user) is not None:
-                    found[id(graph)] = graph, user
-        mine = [id(handle) for handle in self._handles]
-        return [used for key, used in found.items() if key not in mine]
+    def _check_graphs(self) -> None:
+        """Raises `BusyError` if another call uses a graph with one of these tensors."""
+        for use in [*USES]:
+            graph = use.graph
+            if graph in use.handles and graph not in self.handles:
+                with contextlib.suppress(ClosedError, SpoiledError), _beside(graph):
+                    if self.meets(graph.ptr) and use in USES:  # else it has ended
+                        raise BusyError(
+                            f"a Graph that is {use.where()} has tensors that this would change: "
+                            f"{_ADVICE}"
+                        )
 
     def meets(self, graph: Any) -> bool:
-        """Whether it changes a tensor of a native graph. It may have ended since `CHANGES` was
+        """Whether it changes a tensor of a native graph. It may have ended since `USES` was
         read, and its own graph may be closed by now."""
-        if self._graph is not None and self._nodes:
+        if self.graph is not None and self._nodes:
             with contextlib.suppress(ClosedError, SpoiledError):
-                if lib.gp_graph_shares(graph, self._graph.ptr):
+                if lib.gp_graph_shares(graph, self.graph.ptr):
                     return True
         if self._lent is None:
-            if self._user[1] != get_ident():
+            if self.thread != get_ident():
                 end = time.monotonic() + 1
-                while self in CHANGES and time.monotonic() < end:
-                    time.sleep(1e-5)
-                return self in CHANGES
+                wait_while(lambda: self in USES and time.monotonic() < end)
+                return self in USES
             self._ask()
         return any(lib.gp_graph_uses(graph, t, len(t)) for t in self._lent or () if len(t))
 
 
-_USES = (COMPUTING, "being compared", "being reset", "being planned")
 _ALLOCATING = (
     "an alloc further up on this thread may need tensors that this would change: wait until "
     "that returns"
@@ -177,112 +113,43 @@ _ALLOCATING = (
 _ADVICE = "wait until that returns, or build the nodes once for each thread"
 
 
-def _where(user: User) -> str:
-    here = user[1] == get_ident()
-    return f"{user[0]} {'further up on this thread' if here else 'on another thread'}"
-
-
-def use(graph: AnyGraph) -> None:
-    """Marks the tensors of a taken graph as in use until it is given back. Raises `BusyError` while
-    another call changes one of them."""
-    with locked():
-        USED[id(graph)] = weakref.ref(graph)
-    if CHANGES:
-        _check_changes(graph)
-
-
-def _check_changes(graph: AnyGraph, mine: changing | None = None) -> None:
-    raw = graph.ptr
-    for change in list(CHANGES):
-        if change is mine or graph in change._handles or not change.meets(raw):
-            continue
-        if change in CHANGES:  # else it has ended, and what it did is found later
-            kind = type(change._handles[0]).__name__ if change._handles else "Scheduler"
-            raise BusyError(
-                f"a {kind} that is {_where(change._user)} changes tensors of this Graph: {_ADVICE}"
-            )
-
-
-def last_ended() -> object:
-    """Another object whenever a change has ended since."""
-    return _ENDED[0]
+def check_changes(graph: AnyGraph, mine: in_use) -> None:
+    """Raises `BusyError` while another call than `mine` changes a tensor of the graph."""
+    for use in [*USES]:
+        if use.changes and use is not mine and isinstance(use, changing):
+            if graph in use.handles or not use.meets(graph.ptr):
+                continue
+            if use in USES:  # else it has ended, and what it did is found later
+                kind = type(use.handles[0]).__name__ if use.handles else "Scheduler"
+                raise BusyError(
+                    f"a {kind} that is {use.where()} changes tensors of this Graph: {_ADVICE}"
+                )
 
 
 def changed_elsewhere(tensor: Any) -> str:
     """What another thread is doing to a graph with this native tensor; "" if nothing."""
-    for change in list(CHANGES):
-        graph = change._graph
-        if graph is None or change._user[1] == get_ident():
-            continue
-        try:
-            with _beside(graph):
-                if lib.gp_graph_has(graph.ptr, tensor):
-                    return change._user[0]
-        except (ClosedError, SpoiledError):
-            continue
+    for use in [*USES]:
+        if use.changes and use.graph is not None and use.thread != get_ident():
+            with contextlib.suppress(ClosedError, SpoiledError), _beside(use.graph):
+                if lib.gp_graph_has(use.graph.ptr, tensor):
+                    return use.doing
     return ""
 
 
-class allocating(in_use):
-    """Around a call that allocates the tensors of a context. Until it ends, nobody takes back the
-    memory that a scheduler or allocator lent to one of them or to the source of a view."""
+class using(in_use):
+    """Around a call that uses the memory of the tensors of `graph`, which is one of `handles`.
+    Raises `BusyError` while another call changes one of them."""
 
-    __slots__ = ()
+    __slots__ = ("graph",)
 
-    def __init__(self, context: Handle) -> None:
-        super().__init__("allocating", context)
+    def __init__(self, doing: str, graph: AnyGraph, *handles: Handle) -> None:
+        super().__init__(doing, graph, *handles)
+        self.graph = graph
 
-    def __enter__(self) -> None:
-        super().__enter__()
-        try:
-            _begin_allocating(self._user[1])
-        except BaseException:  # Ctrl-C
-            self.__exit__()
-            raise
-
-    def __exit__(self, *_raised: object) -> None:
-        _end_allocating(self._user[1])
-        super().__exit__()
-        if LATER:
-            free_later()
-
-
-class placing(reading):
-    """Around a call that gives memory to one tensor: like `allocating`, but `handles` (its context,
-    the buffer, the graphs that it may be in) can be read meanwhile."""
-
-    __slots__ = ()
-
-    def __enter__(self) -> None:
-        super().__enter__()
-        try:
-            _begin_allocating(get_ident())
-        except BaseException:
-            self.__exit__()
-            raise
-
-    def __exit__(self, *_raised: object) -> None:
-        _end_allocating(get_ident())
-        super().__exit__()
-        if LATER:
-            free_later()
-
-
-def _begin_allocating(me: int) -> None:
-    pause = 1e-5
-    while True:
-        ALLOCATING.append(me)
-        # Calls that change tensors go first; those that begin later see this one and wait.
-        if all(change._user[1] == me for change in list(CHANGES)):
-            return
-        ALLOCATING.remove(me)
-        time.sleep(pause)
-        pause = min(2 * pause, 0.01)
-
-
-def _end_allocating(me: int) -> None:
-    if me in ALLOCATING:
-        ALLOCATING.remove(me)
+    def begin(self) -> None:
+        super().begin()
+        if len(USES) > 1:
+            check_changes(self.graph, self)
 
 
 class _beside(reading):
@@ -290,34 +157,31 @@ class _beside(reading):
 
     __slots__ = ()
 
-    def __enter__(self) -> None:
-        with locked():
-            for handle in self._handles:
-                handle.ptr  # noqa: B018  raises when closed
-            for handle in self._handles:
-                handle._readers = (*handle._readers, get_ident())
+    def _check(self, handles: Sequence[Any]) -> bool:
+        return False
+
+    def end(self) -> None:
+        USES.discard(self)
 
 
-class using(in_use):
-    """Around a call other than a compute that uses the memory of a graph's tensors."""
+class allocating(in_use):
+    """Around a call that allocates the tensors of a context. Until it ends, nobody takes back the
+    memory that a scheduler or allocator lent to one of them or to the source of a view: calls of
+    other threads that change tensors wait for it, and it waits for them."""
 
     __slots__ = ()
+    allocates = True
 
-    def __init__(self, doing: str, graph: AnyGraph) -> None:
-        super().__init__(doing, graph)
+    def __init__(self, context: Handle) -> None:
+        super().__init__("allocating", context)
 
-    def __enter__(self) -> None:
-        super().__enter__()
-        try:
-            use(self._handles[0])  # type: ignore[arg-type]
-        except BaseException:
-            self.__exit__()
-            raise
 
-    def __exit__(self, *_raised: object) -> None:
-        super().__exit__()
-        if LATER:
-            free_later()
+class placing(reading):
+    """Around a call that gives memory to one tensor: like `allocating`, but `handles` (its context,
+    the buffer, the graphs that it may be in) can be read meanwhile."""
+
+    __slots__ = ()
+    allocates = True
 
 
 # --- lent memory
@@ -364,6 +228,26 @@ def lent_by(scheduler: Any) -> Any:
     return tensors
 
 
+class _Freeing:
+    """The work of a finalizer: takes the memory from the tensors `lent`, then frees `raw`."""
+
+    __slots__ = ("free", "held", "lent", "raw", "take")
+
+    def __init__(self, raw: Any, held: Held, lent: Any, take: Any, free: Any) -> None:
+        self.raw, self.held, self.lent, self.take, self.free = raw, held, lent, take, free
+
+    def __call__(self) -> None:
+        with changing("being freed", lent=self.lent):
+            try:
+                LATER.remove(self)
+            except ValueError:
+                return  # another thread has taken it
+            self.take(self.raw)
+            self.held.native, self.held.tensors = None, ()  # `take` needed them
+            self.free(self.raw)
+            self.held.needs = []
+
+
 def free_lender(
     raw: Any,
     held: Held,
@@ -376,48 +260,6 @@ def free_lender(
     if held.native is None or take is None or exiting():
         free(raw)
         return
-
-    def take_and_free() -> None:
-        take(raw)
-        held.native, held.tensors = None, ()  # `take` needed them
-        free(raw)
-        held.needs = []
-
-    _free_or_later(changing("being freed", lent=[lent(raw)]), take_and_free)
-
-
-def _free_or_later(change: changing, free: Callable[[], None]) -> None:
-    while True:
-        try:
-            with change:
-                free()
-            return
-        except BusyError:
-            LATER.append(entry := (change, free))
-        if change._user[1] in ALLOCATING or change.used_by() is not None:
-            return  # the other call frees what is in LATER when it ends
-        try:
-            LATER.remove(entry)
-        except ValueError:
-            return  # another thread has freed it
-
-
-def free_later() -> None:
-    """Does the work that finalizers left for the end of a call."""
-    for entry in list(LATER):
-        try:
-            LATER.remove(entry)
-        except ValueError:
-            continue  # another thread has taken it
-        _free_or_later(*entry)
-
-
-def _after_fork_in_child() -> None:
-    """Forgets the other threads, which the child does not have."""
-    me = get_ident()
-    CHANGES[:] = [change for change in CHANGES if change._user[1] == me]
-    ALLOCATING[:] = [thread for thread in ALLOCATING if thread == me]
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork_in_child)
+    # First it is in the list: a call that it meets looks there at its end.
+    LATER.append(_Freeing(raw, held, [lent(raw)], take, free))
+    do_later()

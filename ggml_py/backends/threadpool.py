@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from .. import enums
 from ..boundary.arguments import describe, enum_of, integer
 from ..boundary.ffi import ffi, lib
-from ..boundary.handle import Handle, in_use, those_of
+from ..boundary.handle import Handle, those_of
+from ..boundary.uses import in_use
 from ..errors import ArgumentError, MissingFunctionError
 from .device import Device, device
 

@@ -51,7 +51,6 @@ import gc
 import itertools
 import os
 import threading
-import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -59,18 +58,17 @@ from sys import getrefcount
 from types import TracebackType
 from typing import Any, TypeVar
 
-from ..errors import AbortError, BusyError, ClosedError, LeftError, ServerLostError, SpoiledError
+from ..errors import AbortError, ClosedError, LeftError, ServerLostError, SpoiledError
 from .arguments import shown
 from .dead_frames import clear_dead_frames
 from .ffi import ffi, own_pointer
-from .fork import left_in_use
 from .once import each_once, once
+from .uses import CLOSING, closed_elsewhere, in_use, left_in_use
 
 Self = TypeVar("Self", bound="Handle")
 T = TypeVar("T")
 Token = tuple[str, int]
 Halfway = AbortError | ServerLostError | LeftError  # the call did not finish
-User = tuple[str, int]  # what is being done, and on which thread
 
 
 class Live(Mapping[str, int]):
@@ -105,10 +103,7 @@ class Live(Mapping[str, int]):
 
 LIVE = Live()
 MEMORY = Live()  # of buffers: arrays may view the memory of a closed one
-CLOSING = "being closed"
-COMPUTING = "computing"
 _EXITING: list[bool] = []
-_lock = threading.RLock()  # guards every `_user`; held briefly, never while C runs
 _bound: weakref.WeakSet[Handle] = weakref.WeakSet()
 
 
@@ -153,114 +148,12 @@ def within(raw: Any, owner: Any) -> Any:
     return ffi.gc(raw, lambda _raw, _owner=owner: None)
 
 
-def take(user: User, handles: Sequence[Handle]) -> None:
-    """Reserves `handles`: nothing else may use or close them while their `_user` is this very
-    tuple. Raises `BusyError` or `ClosedError`; some of them may be reserved even then."""
-    closing = user[0] == CLOSING
-    with _lock:
-        mine: Sequence[Handle] = handles
-        for handle in handles:
-            if handle._user is not None:
-                mine = [h for h in handles if h._user is None or h._check_idle(user)]
-                break
-            if not closing:
-                handle.ptr  # noqa: B018  raises when closed, maybe just now by another thread
-        if mine is not handles and not closing:
-            for handle in handles:
-                handle.ptr  # noqa: B018
-        for handle in mine:
-            handle._user = user
-    if user[0] != COMPUTING:
-        for handle in mine:
-            if handle._readers:
-                _wait_for_readers(user, handle)
-
-
-def _wait_for_readers(user: User, handle: Handle) -> None:
-    """New readers are refused. A read is short and runs no Python except signal handlers."""
-    pause = 1e-5
-    while readers := handle._readers:
-        if user[1] in readers:
-            raise BusyError(_busy(handle, ("being read", user[1]), user[1]))
-        time.sleep(pause)
-        pause = min(2 * pause, 0.01)
-
-
-def _busy(handle: Handle, user: User, me: int) -> str:
-    where = "further up on this thread" if user[1] == me else "on another thread"
-    return (
-        f"this {shown(type(handle))} is {user[0]} {where}: wait until that returns, "
-        "or make one for each thread"
-    )
-
-
-def give_back(user: User, handles: Sequence[Handle]) -> None:
-    """Releases those of `handles` that `take` reserved."""
-    for handle in handles:
-        if handle._user is user:
-            handle._user = None
-
-
-class in_use:
-    """Around a call: `take` first, `give_back` at the end."""
-
-    __slots__ = ("_handles", "_user")
-
-    def __init__(self, doing: str, *handles: Handle) -> None:
-        self._user = (doing, threading.get_ident())
-        self._handles = handles
-
-    def __enter__(self) -> None:
-        try:
-            take(self._user, self._handles)
-        except BaseException:
-            give_back(self._user, self._handles)
-            raise
-
-    def __exit__(self, *_raised: object) -> None:
-        give_back(self._user, self._handles)
-
-
-def locked() -> contextlib.AbstractContextManager[bool]:
-    """Around code during which nothing is taken or given back. Keep it short."""
-    return _lock
-
-
-class reading:
-    """Around a call that reads what others change. Several threads may read at a time, and so may
-    the thread that changes it. Raises `BusyError` while another thread changes it."""
-
-    __slots__ = ("_handles",)
-
-    def __init__(self, *handles: Handle) -> None:
-        self._handles = handles
-
-    def __enter__(self) -> None:
-        me = threading.get_ident()
-        with _lock:
-            for handle in self._handles:
-                user = handle._user
-                if user is not None and user[1] != me and user[0] != COMPUTING:
-                    raise BusyError(_busy(handle, user, me))
-                handle.ptr  # noqa: B018  raises when closed
-            for handle in self._handles:
-                handle._readers = (*handle._readers, me)
-
-    def __exit__(self, *_raised: object) -> None:
-        me = threading.get_ident()
-        with _lock:
-            for handle in self._handles:
-                readers = list(handle._readers)
-                readers.remove(me)
-                handle._readers = tuple(readers)
-
-
 class Handle:
     """Owns one native object. Subclasses pass the pointer, how to free it, and its parents."""
 
     __slots__ = (
-        "__weakref__", "_children", "_closed", "_finalizer", "_native", "_parents", "_readers",
-        "_spoiled_by", "_token", "_user", "ptr",
+        "__weakref__", "_children", "_closed", "_finalizer", "_native", "_parents", "_spoiled_by",
+        "_token", "ptr",
     )  # fmt: skip
 
     __init_subclass__: Any = classmethod(each_once)
@@ -275,8 +168,6 @@ class Handle:
         self._closed = False
         self._spoiled_by: Halfway | None = None
         self._children: weakref.WeakSet[Handle] = weakref.WeakSet()
-        self._user: User | None = None  # the call that uses it: read once, its end sets it to None
-        self._readers: tuple[int, ...] = ()  # the threads that read it
         self._parents: list[Handle] = []
         needs = native.needs if self._needs_parents else []
         self._finalizer = weakref.finalize(self.ptr, _release, self._token, free, ptr, needs)
@@ -296,10 +187,9 @@ class Handle:
             native = parent._native
             parent.ptr  # noqa: B018  raises when closed; until here `native` was not freed
             parent._children.add(self)  # first: close() of the parent checks once more
-            user = parent._user
-            if user is not None and user[0] == CLOSING and user[1] != threading.get_ident():
+            if (use := closed_elsewhere(parent)) is not None:
                 parent._children.discard(self)
-                raise BusyError(_busy(parent, user, threading.get_ident()))
+                raise use.refuses(parent)
             self._native.needs.append(native)
             self._parents.append(parent)
 
@@ -317,8 +207,7 @@ class Handle:
 
         Raises `BusyError` while this object, or one that would be closed with it, is computing.
         """
-        user = self._user
-        if user is not None and user[0] == CLOSING and user[1] != threading.get_ident():
+        if closed_elsewhere(self) is not None:
             return
         while not self._closed:
             found: dict[int, Handle] = {}
@@ -366,13 +255,6 @@ class Handle:
             found[id(self)] = self
             for child in those_of(self._children):
                 child._reach(found)
-
-    def _check_idle(self, user: User) -> bool:
-        """Whether `user` may take it. False if the same thread is already closing it."""
-        now = self._user
-        if now is None or now == (CLOSING, user[1]):
-            return now is None
-        raise BusyError(_busy(self, now, user[1]))
 
     def _bound_to_process(self) -> None:
         """Marks it as not surviving a fork."""
@@ -474,10 +356,7 @@ def _without_ptr(cls: type[Handle]) -> type[Handle]:
 
 
 def _after_fork_in_child() -> None:
-    global _lock
-    _lock = threading.RLock()  # a thread that is gone may hold the old one
-    left = left_in_use(Handle)
-    for handle in [*those_of(_bound), *left]:  # pools first: they leave their backends
+    for handle in [*those_of(_bound), *left_in_use()]:  # pools first: they leave their backends
         handle._lose()
 
 

@@ -15,7 +15,8 @@ from ..backends.buffer import Buffer, BufferType
 from ..backends.sharing import Lender, changing, free_lender, placing, without_memory
 from ..boundary.arguments import integer, ptr_of
 from ..boundary.ffi import NULL, ffi, lib
-from ..boundary.handle import Handle, Held, in_use, reading
+from ..boundary.handle import Handle, Held
+from ..boundary.uses import in_use, reading
 from ..errors import AbortError, AllocError, ArgumentError
 from ..tensors.tensor import Tensor
 from .graph import Graph

@@ -18,7 +18,8 @@ from ..backends.sharing import allocating
 from ..boundary import arena as _arena
 from ..boundary.arguments import c_text, describe, integer, ptr_of
 from ..boundary.ffi import NULL, ffi, lib
-from ..boundary.handle import LIVE, Handle, reading
+from ..boundary.handle import LIVE, Handle
+from ..boundary.uses import reading
 from ..errors import AbortError, AllocError, ArgumentError
 from ..tensors.arrays import Arrays
 from ..tensors.convert import encode, numbers

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 from .. import enums
 from ..backends.above import AnyGraph
 from ..backends.buffer import BufferType
-from ..backends.sharing import use, using
+from ..backends.sharing import using
 from ..boundary.arguments import c_text, describe, integer, ptr_of
 from ..boundary.ffi import NULL, ffi, lib
-from ..boundary.handle import Handle, in_use, reading
+from ..boundary.handle import Handle
+from ..boundary.uses import in_use, reading
 from ..errors import ArgumentError, NoDataError
 from ..tensors.arrays import PENDING, Arrays
 from ..tensors.tensor import Tensor
@@ -428,7 +429,6 @@ class Graph(AnyGraph):
         changes = lib.gp_changes()
         if changes == self._whole_at:
             return
-        use(self)
         missing = self._check_leafs(
             "the buffer it was in is closed, or its context was never allocated"
         )

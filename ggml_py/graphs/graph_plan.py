@@ -21,7 +21,8 @@ from ..backends.threadpool import ThreadPool
 from ..boundary.arguments import integer, ptr_of
 from ..boundary.callback import AbortCallback
 from ..boundary.ffi import NULL, ffi, lib, text
-from ..boundary.handle import Handle, reading
+from ..boundary.handle import Handle
+from ..boundary.uses import reading
 from ..errors import AbortError, AllocError, ArgumentError, MissingFunctionError
 from .graph import Graph
 

@@ -12,7 +12,7 @@ from .. import log as _log
 from ..boundary.callback import Callback, raise_instead, raise_taken
 from ..boundary.ffi import NULL, ffi
 from ..boundary.ffi import lib as ggml
-from ..boundary.handle import COMPUTING, in_use, reading
+from ..boundary.uses import COMPUTING, in_use, reading
 from ..errors import ArgumentError, ComputeError, ModelError
 from ..scheduler.borrowed import BorrowedScheduler
 from .batch import POS_MAX

@@ -14,8 +14,9 @@ from ..backends.threadpool import ThreadPool
 from ..boundary.address_space import lack
 from ..boundary.ffi import NULL
 from ..boundary.ffi import lib as ggml
-from ..boundary.handle import Handle, in_use, reading
+from ..boundary.handle import Handle
 from ..boundary.mapped import mappings, watch_mapping
+from ..boundary.uses import in_use, reading
 from ..errors import ModelError
 from ..memory.shortfalls import Shortfall
 from ..scheduler.borrowed import BorrowedScheduler

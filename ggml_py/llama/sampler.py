@@ -14,7 +14,8 @@ import numpy as np
 from .. import log as _log
 from ..boundary.arguments import describe, integer
 from ..boundary.ffi import NULL, ffi
-from ..boundary.handle import Handle, in_use
+from ..boundary.handle import Handle
+from ..boundary.uses import in_use
 from ..errors import ArgumentError, ModelError
 from .library import Library, library
 from .likeliest import likeliest

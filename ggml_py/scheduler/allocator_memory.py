@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from ..backends.buffer import BufferType
 from ..boundary.arguments import ptr_of
 from ..boundary.ffi import NULL, ffi, lib
-from ..boundary.handle import reading
+from ..boundary.uses import reading
 from ..errors import ArgumentError
 from ..graphs.alloc import GraphAllocator
 from ..graphs.graph import Graph

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..boundary.arguments import ptr_of
 from ..boundary.ffi import ffi, lib
-from ..boundary.handle import reading
+from ..boundary.uses import reading, users_of
 from ..errors import ClosedError
 from ..tensors.lent import lender_of
 from ..tensors.tensor import Tensor
@@ -59,10 +59,9 @@ class LiveScheduler:
     def reading(self) -> Iterator[None]:
         """Keeps other threads from changing the scheduler during the block. Callbacks of a plan or
         a compute may read too."""
-        me = threading.get_ident()
-        user = self.sched._user
-        if user is not None and user[1] != me and not self.while_computing:
-            self.sched._check_idle(("being read", me))  # raises, also during a compute
+        for use in users_of(self.sched):
+            if use.thread != threading.get_ident() and not self.while_computing:
+                raise use.refuses(self.sched)  # also during a compute
         with reading(self.sched):
             yield
 

@@ -8,7 +8,8 @@ from ..backends.backend import Backend
 from ..backends.buffer import BufferType
 from ..boundary.arguments import ptr_of
 from ..boundary.ffi import NULL, lib
-from ..boundary.handle import Handle, reading
+from ..boundary.handle import Handle
+from ..boundary.uses import reading
 from ..errors import ArgumentError
 from ..tensors.tensor import Tensor
 from .reallocations import reallocations

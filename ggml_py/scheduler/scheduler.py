@@ -14,7 +14,8 @@ from ..backends.sharing import Lender, changing, free_lender, lent_by
 from ..boundary.arguments import check_function, describe, integer, ptr_of
 from ..boundary.callback import raising
 from ..boundary.ffi import BUILD, NULL, ffi, lib
-from ..boundary.handle import COMPUTING, Halfway, Held, in_use, reading
+from ..boundary.handle import Halfway, Held
+from ..boundary.uses import COMPUTING, in_use, reading
 from ..errors import AbortError, AllocError, ArgumentError, MissingFunctionError
 from ..graphs.context import new_native
 from ..graphs.graph import Graph

@@ -13,7 +13,7 @@ import numpy as np
 
 from .. import enums
 from ..backends.buffer import READONLY, BufferMemory, LentMemory, memory_of
-from ..backends.sharing import changed_elsewhere, last_ended
+from ..backends.sharing import changed_elsewhere
 from ..boundary.arguments import describe, integer, ptr_of
 from ..boundary.ffi import NULL, ffi, lib, text
 from ..errors import AbortError, ArgumentError, BusyError, NoDataError
@@ -101,7 +101,7 @@ class TensorData(TensorInfo):
     def _find_memory(self, ptr: Any) -> None:
         """Raises unless it has memory after all: a change that hid it may just have ended."""
         while True:
-            ended = last_ended()
+            changes = lib.gp_changes()  # counts the beginnings and the ends
             if self._in_place(ptr):
                 return
             if doing := changed_elsewhere(ptr.view_src or ptr):
@@ -109,7 +109,7 @@ class TensorData(TensorInfo):
                     f"another thread is {doing} a graph with tensor '{self.name}': wait until "
                     "that returns"
                 )
-            if ended is last_ended():
+            if changes == lib.gp_changes():
                 break
         raise NoDataError(
             f"tensor '{self.name}' has no memory: allocate its context (Context.alloc) or its "

@@ -21,7 +21,8 @@ from ..backends.computing import computing
 from ..backends.sharing import changing
 from ..boundary.arguments import describe, integer, ptr_of
 from ..boundary.ffi import NULL, ffi, lib
-from ..boundary.handle import Handle, in_use, within
+from ..boundary.handle import Handle, within
+from ..boundary.uses import in_use
 from ..errors import AbortError, ArgumentError, MissingFunctionError, NoDataError
 from ..graphs.context import Context
 from ..graphs.graph import Graph

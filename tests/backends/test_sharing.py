@@ -14,6 +14,7 @@ import pytest
 
 import ggml_py as ggml
 from ggml_py.backends import sharing
+from ggml_py.boundary import uses
 from ggml_py.boundary.handle import LIVE
 
 from ..support.pauses import switching
@@ -131,10 +132,10 @@ def test_a_lender_that_is_dropped_lives_until_the_compute_is_over(kind):
         def drop():
             pair.lender = None
             gc.collect()
-            seen.append(len(sharing.LATER))
+            seen.append(len(uses.LATER))
 
         pair.during(drop)
-        assert seen == [1] and not sharing.LATER
+        assert seen == [1] and not uses.LATER
         assert (pair.second.nodes[-1].get() == 1).all()
         with pytest.raises(ggml.NoDataError):
             pair.other.compute(pair.second)
@@ -195,9 +196,9 @@ def test_a_change_of_a_graph_that_is_closed_by_now_is_over():
 
 
 def test_a_change_that_has_ended_since_refuses_nothing(monkeypatch):
-    """It was in the list that a compute reads, and ended before the compute came to it."""
+    """It was in the set that a compute reads, and ended before the compute came to it."""
 
-    class Late(list):
+    class Late(set):
         def __iter__(self):
             return iter([*super().__iter__(), change])
 
@@ -208,11 +209,13 @@ def test_a_change_that_has_ended_since_refuses_nothing(monkeypatch):
             graph.build_forward_expand(y)
         with ggml.Scheduler([cpu], graph_size=16) as scheduler:
             change = sharing.changing("planning", scheduler, first, graph=first)
-            monkeypatch.setattr(sharing, "CHANGES", Late())
-            sharing._check_changes(second)
-            sharing.CHANGES.append(change)
+            change.changes = True
+            mine = sharing.using("computing", second)
+            monkeypatch.setattr(sharing, "USES", Late())
+            sharing.check_changes(second, mine)
+            sharing.USES.add(change)
             with pytest.raises(ggml.BusyError):
-                sharing._check_changes(second)
+                sharing.check_changes(second, mine)
 
 
 if __name__ == "__main__":

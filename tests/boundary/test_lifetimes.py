@@ -13,7 +13,8 @@ import pytest
 
 import ggml_py as ggml
 from ggml_py.backends.sharing import allocating, placing
-from ggml_py.boundary.handle import LIVE, in_use, reading
+from ggml_py.boundary.handle import LIVE
+from ggml_py.boundary.uses import in_use, reading
 
 from ..support import graphs
 

@@ -15,7 +15,8 @@ import pytest
 
 import ggml_py as ggml
 from ggml_py import log as _log
-from ggml_py.boundary.handle import LIVE, Live, in_use
+from ggml_py.boundary.handle import LIVE, Live
+from ggml_py.boundary.uses import in_use
 
 from ..support import graphs
 from ..support.pauses import switching

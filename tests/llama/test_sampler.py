@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from ggml_py import ArgumentError, BusyError, ClosedError, ModelError
-from ggml_py.boundary.handle import LIVE, in_use
+from ggml_py.boundary.handle import LIVE
+from ggml_py.boundary.uses import in_use
 from ggml_py.llama import Tokenizer
 from ggml_py.llama import sampler as sampler_module
 from ggml_py.llama.likeliest import likeliest

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import ggml_py as ggml
-from ggml_py.boundary.handle import in_use
+from ggml_py.boundary.uses import in_use
 
 from ..support.opt_model import batch, evaluate
 from ..support.training import Model
