@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..boundary.callback import STORED, raise_instead, raise_taken, take_raised
 from ..boundary.ffi import lib
-from ..boundary.uses import COMPUTING
+from ..boundary.uses import COMPUTING, LATER, USES, do_later
 from ..errors import GgmlError, NoDataError
 from .sharing import using
 from .threadpool import as_worker_0
@@ -59,7 +59,9 @@ def computing(
     """
     use = using(doing, graph, *handles, *pools)
     try:
-        use.begin()
+        use.enter()
+        if len(USES) > 1:
+            use.meet()
         for backend in backends:  # it is taken, so its pool stays the same
             if (pool := backend.threadpool) is not None and pool not in pools:
                 use.also(pool)
@@ -91,7 +93,9 @@ def computing(
             raise_instead(error, _all(graph, callbacks))
             raise
     finally:
-        use.end()
+        USES.discard(use)  # at once: a signal handler may run before a function of Python begins
+        if LATER:
+            do_later()
     return result
 
 

@@ -16,10 +16,9 @@ from collections.abc import Callable, Sequence
 from threading import active_count, get_ident
 from typing import TYPE_CHECKING, Any
 
-from ..boundary import uses
 from ..boundary.ffi import NULL, ffi, lib
 from ..boundary.handle import Handle, Held, exiting
-from ..boundary.uses import CLOSING, LATER, USES, do_later, in_use, reading, wait_while
+from ..boundary.uses import CLOSING, LATER, USES, do_later, in_use, locked, reading, wait_while
 from ..errors import BusyError, ClosedError, SpoiledError
 
 if TYPE_CHECKING:
@@ -46,24 +45,30 @@ class changing(in_use):
         nodes: bool = True,
         gives: bool = False,
     ) -> None:
-        super().__init__(doing, *handles)
+        self.doing, self.handles, self.thread = doing, handles, get_ident()
         self.graph, self._lenders, self._nodes, self._gives = graph, lenders, nodes, gives
         self._lent: Sequence[Any] | None = None if brief else lent
         self.changes = False  # from when others must look at it
 
-    def begin(self) -> None:
-        super().begin()
-        if self._gives and active_count() == 1:
-            self._lent = None  # the list takes a third of the time of an allocation
-        elif (self._lenders or self._gives) and self._lent is not None:
-            self._ask()
-        with uses.LOCK:  # a call that allocates sees it, or is seen below
-            self.changes = True
-        if len(USES) > 1:
-            wait_while(self._waits_for_allocations)
-            self._check_graphs()
-            if self.graph is not None:
-                check_changes(self.graph, self)
+    def __enter__(self) -> None:
+        try:
+            self.enter()
+            if len(USES) > 1:
+                self.meet()
+            if self._gives and active_count() == 1:
+                self._lent = None  # the list takes a third of the time of an allocation
+            elif (self._lenders or self._gives) and self._lent is not None:
+                self._ask()
+            with locked():  # a call that allocates sees it, or is seen below
+                self.changes = True
+            if len(USES) > 1:
+                wait_while(self._waits_for_allocations)
+                self._check_graphs()
+                if self.graph is not None:
+                    check_changes(self.graph, self)
+        except BaseException:
+            self.end()
+            raise
 
     def _waits_for_allocations(self) -> bool:
         for use in [*USES]:
@@ -143,13 +148,12 @@ class using(in_use):
     __slots__ = ("graph",)
 
     def __init__(self, doing: str, graph: AnyGraph, *handles: Handle) -> None:
-        super().__init__(doing, graph, *handles)
+        self.doing, self.handles, self.thread = doing, (graph, *handles), get_ident()
         self.graph = graph
 
-    def begin(self) -> None:
-        super().begin()
-        if len(USES) > 1:
-            check_changes(self.graph, self)
+    def meet(self) -> None:
+        super().meet()
+        check_changes(self.graph, self)
 
 
 class _beside(reading):
@@ -160,8 +164,10 @@ class _beside(reading):
     def _check(self, handles: Sequence[Any]) -> bool:
         return False
 
-    def end(self) -> None:
+    def end(self, *_raised: object) -> None:
         USES.discard(self)
+
+    __exit__ = end
 
 
 class allocating(in_use):

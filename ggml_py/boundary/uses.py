@@ -19,8 +19,7 @@ from .arguments import shown
 
 CLOSING = "being closed"
 COMPUTING = "computing"
-GENERATING = "generating"  # a model runs a sampler, which may itself use the model
-LOCK = threading.RLock()  # around a change of `USES` that depends on what is in it
+_lock = threading.RLock()  # around a change of `USES` that depends on what is in it
 LATER: list[Callable[[], None]] = []  # work of finalizers that met a call, for the end of a call
 
 
@@ -37,16 +36,19 @@ class in_use:
     def __init__(self, doing: str, *handles: Any) -> None:
         self.doing, self.handles, self.thread = doing, handles, get_ident()
 
-    def begin(self) -> None:
-        """Enters it. Raises `BusyError` or `ClosedError`."""
-        if self._enter():
-            wait_while(self._enter)
-        if len(USES) > 1 and self.doing != COMPUTING:
-            wait_while(self._is_read)
+    def __enter__(self) -> None:
+        try:
+            if self.enter():
+                wait_while(self.enter)
+            if len(USES) > 1:
+                self.meet()
+        except BaseException:
+            self.end()
+            raise
 
-    def _enter(self) -> bool:
-        """Enters it, or returns True: it has to wait."""
-        with LOCK:
+    def enter(self) -> bool:
+        """Enters `USES`, or returns True: it has to wait. Raises `BusyError` or `ClosedError`."""
+        with _lock:
             if USES and self._check(self.handles):
                 return True
             if self.doing != CLOSING:
@@ -57,13 +59,26 @@ class in_use:
             USES.add(self)
         return False
 
+    def meet(self) -> None:
+        """Waits for calls that it meets and that began earlier, or raises `BusyError`."""
+        if self.doing != COMPUTING:
+            wait_while(self._is_read)
+
+    def end(self, *_raised: object) -> None:
+        """Leaves `USES`, if it has entered."""
+        USES.discard(self)
+        if LATER and (self.handles or self.reads):  # otherwise it is such work itself
+            do_later()
+
+    __exit__ = end
+
     def _check(self, handles: Sequence[Any]) -> bool:
         """Raises for calls that it meets. Returns whether one has to end first."""
         wait = False
         for use in [*USES]:
             mine = use.thread == self.thread
             wait |= self.allocates and use.changes and not mine
-            for handle in handles if not mine or use.doing not in _LET_IN else ():
+            for handle in handles if not mine or use.doing != CLOSING else ():  # it may close more
                 if handle in use.handles:
                     raise use.refuses(handle)
             for handle in self.reads if not mine and use.doing != COMPUTING else ():
@@ -72,8 +87,8 @@ class in_use:
         return wait
 
     def also(self, handle: Any) -> None:
-        """Uses another handle until it ends. Raises like `begin`."""
-        with LOCK:
+        """Uses another handle until it ends. Raises like `enter`."""
+        with _lock:
             self._check((handle,))
             handle.ptr  # noqa: B018
             self.handles = (*self.handles, handle)
@@ -89,17 +104,11 @@ class in_use:
                     return True
         return False
 
-    def end(self) -> None:
-        """Leaves, if it has entered."""
-        USES.discard(self)
-        if LATER and (self.handles or self.reads):  # otherwise it is such work itself
-            do_later()
-
     def refuses(self, handle: Any) -> BusyError:
         """The error of another call that needs `handle`."""
-        each = getattr(handle, "_for_each_thread", "make one for each thread")
         return BusyError(
-            f"this {shown(type(handle))} is {self.where()}: wait until that returns, or {each}"
+            f"this {shown(type(handle))} is {self.where()}: wait until that returns, or make one "
+            "for each thread"
         )
 
     def where(self) -> str:
@@ -107,19 +116,8 @@ class in_use:
         here = self.thread == get_ident()
         return f"{self.doing} {'further up on this thread' if here else 'on another thread'}"
 
-    def __enter__(self) -> None:
-        try:
-            self.begin()
-        except BaseException:
-            self.end()
-            raise
-
-    def __exit__(self, *_raised: object) -> None:
-        self.end()
-
 
 USES: set[in_use] = set()
-_LET_IN = (CLOSING, GENERATING)  # what these do, they do by other calls on the same thread
 
 
 class reading(in_use):
@@ -130,7 +128,7 @@ class reading(in_use):
     __slots__ = ("reads",)
 
     def __init__(self, *handles: Any) -> None:
-        super().__init__("being read")
+        self.doing, self.handles, self.thread = "being read", (), get_ident()
         self.reads = handles
 
 
@@ -145,6 +143,11 @@ def closed_elsewhere(handle: Any) -> in_use | None:
         if use.doing == CLOSING and use.thread != get_ident():
             return use
     return None
+
+
+def locked() -> contextlib.AbstractContextManager[bool]:
+    """Around code during which no call enters `USES`. Keep it short."""
+    return _lock
 
 
 def wait_while(busy: Callable[[], bool]) -> None:
@@ -165,8 +168,8 @@ def do_later() -> None:
 def left_in_use() -> list[Any]:
     """In the child of a fork: forgets the calls of other threads, which it does not have. Returns
     the handles that they used: nobody finishes what they were doing."""
-    global LOCK
-    LOCK = threading.RLock()  # a thread that is gone may hold the old one
+    global _lock
+    _lock = threading.RLock()  # a thread that is gone may hold the old one
     lost = [use for use in [*USES] if use.thread != get_ident()]
     USES.difference_update(lost)
     return [handle for use in lost for handle in use.handles]
