@@ -45,7 +45,7 @@ class changing(in_use):
         nodes: bool = True,
         gives: bool = False,
     ) -> None:
-        self.doing, self.handles, self.thread = doing, handles, get_ident()
+        super().__init__(doing, *handles)
         self.graph, self._lenders, self._nodes, self._gives = graph, lenders, nodes, gives
         self._lent: Sequence[Any] | None = None if brief else lent
         self.changes = False  # from when others must look at it
@@ -148,7 +148,7 @@ class using(in_use):
     __slots__ = ("graph",)
 
     def __init__(self, doing: str, graph: AnyGraph, *handles: Handle) -> None:
-        self.doing, self.handles, self.thread = doing, (graph, *handles), get_ident()
+        super().__init__(doing, graph, *handles)
         self.graph = graph
 
     def meet(self) -> None:

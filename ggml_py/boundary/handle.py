@@ -54,6 +54,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import wraps
 from sys import getrefcount
 from types import TracebackType
 from typing import Any, TypeVar
@@ -62,7 +63,6 @@ from ..errors import AbortError, ClosedError, LeftError, ServerLostError, Spoile
 from .arguments import shown
 from .dead_frames import clear_dead_frames
 from .ffi import ffi, own_pointer
-from .once import each_once, once
 from .uses import CLOSING, closed_elsewhere, in_use, left_in_use
 
 Self = TypeVar("Self", bound="Handle")
@@ -148,6 +148,18 @@ def within(raw: Any, owner: Any) -> Any:
     return ffi.gc(raw, lambda _raw, _owner=owner: None)
 
 
+def _once(init: Callable[..., None]) -> Callable[..., None]:
+    """Wraps `init`: raises TypeError if the object already has its native one (rule 13)."""
+
+    @wraps(init)
+    def first(self: Any, *args: Any, **kwargs: Any) -> None:
+        if hasattr(self, "_native"):
+            raise TypeError(f"this {type(self).__name__} is already made: make another")
+        init(self, *args, **kwargs)
+
+    return first
+
+
 class Handle:
     """Owns one native object. Subclasses pass the pointer, how to free it, and its parents."""
 
@@ -156,9 +168,12 @@ class Handle:
         "_token", "ptr",
     )  # fmt: skip
 
-    __init_subclass__: Any = classmethod(each_once)
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if "__init__" in vars(cls):  # it begins before ours
+            cls.__init__ = _once(vars(cls)["__init__"])  # type: ignore[method-assign]
 
-    @once
+    @_once
     def __init__(self, ptr: Any, free: Callable[[Any], None], *parents: Handle) -> None:
         if isinstance(self, _WithoutPtr):  # made by a class method of a closed one
             self.__class__ = type(self).__mro__[2]

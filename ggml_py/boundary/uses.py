@@ -24,17 +24,17 @@ LATER: list[Callable[[], None]] = []  # work of finalizers that met a call, for 
 
 
 class in_use:
-    """Around a call that changes `handles` or takes long. Meanwhile other calls that use one of
-    them, or close it, raise `BusyError`; it waits for calls that read them (`reading`)."""
+    """Around a call that changes `handles` or takes long, and only reads `reads`. Meanwhile other
+    calls that use one of the handles, or close it, raise `BusyError`; it waits for calls that read
+    them (`reading`)."""
 
-    __slots__ = ("doing", "handles", "thread")
-    reads: tuple[Any, ...] = ()
+    __slots__ = ("doing", "handles", "reads", "thread")
     graph: Any = None  # a Graph of `handles` whose tensors it uses
     changes = False  # whether it changes tensors that graphs may share: backends/sharing.py
     allocates = False  # whether it gives memory to tensors of a context
 
-    def __init__(self, doing: str, *handles: Any) -> None:
-        self.doing, self.handles, self.thread = doing, handles, get_ident()
+    def __init__(self, doing: str, *handles: Any, reads: Sequence[Any] = ()) -> None:
+        self.doing, self.handles, self.reads, self.thread = doing, handles, reads, get_ident()
 
     def __enter__(self) -> None:
         try:
@@ -125,11 +125,10 @@ class reading(in_use):
     it computes, and so may the thread that changes it. Raises `BusyError` while another thread
     changes it."""
 
-    __slots__ = ("reads",)
+    __slots__ = ()
 
     def __init__(self, *handles: Any) -> None:
-        self.doing, self.handles, self.thread = "being read", (), get_ident()
-        self.reads = handles
+        super().__init__("being read", reads=handles)
 
 
 def users_of(handle: Any) -> list[in_use]:

@@ -218,7 +218,7 @@ class Graph(AnyGraph):
         for parent in (self._context, *self._parents):
             other._depend(parent)
         other.clear()  # ggml_graph_cpy would write out of bounds for a tensor in both graphs
-        with reading(self), in_use("being copied to", other):
+        with in_use("being copied to", other, reads=(self,)):
             other._changeable()
             lib.ggml_graph_clear(target)
             lib.ggml_graph_cpy(source, target)

@@ -222,6 +222,39 @@ def test_two_threads_do_not_give_memory_to_the_same_tensor(one, other, late):
         lenders[1].alloc_graph(graphs[1])
 
 
+def test_two_graphs_that_are_copied_to_each_other_do_not_wait_for_ever(monkeypatch):
+    """Each thread read one graph, and waited until the other thread had read the other."""
+    from ggml_py.graphs import graph as module
+
+    both, in_use = threading.Barrier(2), module.in_use
+
+    class Late(in_use):
+        def __enter__(self):
+            if self.doing == "being copied to":
+                both.wait(20)
+            super().__enter__()
+
+    monkeypatch.setattr(module, "in_use", Late)
+    raised = []
+
+    def copy(one, other):
+        try:
+            one.copy_to(other)
+        except ggml.BusyError as error:
+            raised.append(error)
+
+    with ggml.Context() as ctx:
+        a, b = ctx.new_graph(8), ctx.new_graph(8)
+        threads = [
+            threading.Thread(target=copy, args=pair, daemon=True) for pair in ((a, b), (b, a))
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(5)
+        assert not any(thread.is_alive() for thread in threads) and len(raised) <= 1
+
+
 def test_a_scheduler_that_is_closed_while_it_is_made_is_freed_later(monkeypatch):
     """AddressSanitizer found the write to it, when it was told to trace."""
     from ggml_py.scheduler import scheduler
