@@ -57,7 +57,7 @@ class AnyGraph(Handle):
     __slots__ = ("_only_read", "_whole_at")
     _shown_as = "Graph"
     _only_read: str  # why it can neither be changed nor get memory; "" if it can
-    _whole_at: int  # `gp_changes` when all tensors last had memory; see sharing.py
+    _whole_at: int  # `gp_changes` when all tensors last had memory
 
     def _check_own(self) -> None:
         """Raises `ArgumentError` for a graph that can only be read."""

@@ -8,7 +8,7 @@
    thread of a simulated device. A custom op is called on all threads of the compute, several at a
    time. Simulated devices are asked on any thread that plans. Each call holds the GIL.
 3. A function may do anything except change, close or compute with the objects that the call in
-   progress uses: those raise `BusyError` (rule 8 of handle.py). Some tensors are lent to it for one
+   progress uses: those raise `BusyError` (docs/HANDLES.md). Some tensors are lent to it for one
    call. If it keeps them, they raise `ClosedError` later.
 4. No exception can pass through C. `Callback.__call__` keeps the first one in the Callback and
    notes that in `STORED`; this is the only way in. C gets an answer that ends its work where

@@ -1,45 +1,8 @@
-"""The base of every object that owns native memory, and the lifetime rules.
+"""The base of every object that owns native memory. docs/HANDLES.md has its rules.
 
-1. A child holds its parents strongly; a parent knows its children weakly.
-2. Closing a parent closes its children first.
-3. A pointer is a reference. `ptr` is a separate Python object, and `weakref.finalize` frees the
-   native object when the last reference to it is gone. A call in flight holds its arguments, and a
-   method holds the `ptr` that it has read into a local variable. Another thread, a signal handler
-   or the garbage collector may close the object between two bytecodes or during a call without the
-   GIL: the memory stays until the call returns, without counters or locks. If nobody else has the
-   pointer, which is nearly always so, close() frees at once and raises its errors. A traceback
-   keeps the frames of failed calls: dead_frames.py clears them. Code that reads through a pointer
-   returned by C (a string, an array, a tensor of a graph) keeps the owner's `ptr` in a local
-   variable until it is done.
-4. The finalizer holds the `Native` of each parent, but no Handle. A native therefore outlives its
-   children, in whatever order Python closes or collects, and no reference cycle runs through the
-   registry of finalizers. Contexts may need each other (an op of A on a tensor of B, and an op of B
-   on a tensor of A), so their finalizers hold nothing and the collector frees both. There is no
-   `__del__`.
-5. Tensors are read without a call (`t.ne`), so they cannot hold a pointer for the time of a call.
-   They hold their Context, which keeps its metadata as long as Python holds it, closed or not.
-   Tensors of handles that own more than metadata have a pointer that holds the handle's (`within`).
-   An object that knows tensors by address (a scheduler's pins) holds the Tensors: otherwise a new
-   tensor could get the address.
-6. `ptr` is a plain attribute that close() deletes. Reading it costs nothing while the object is
-   open and raises `ClosedError` afterwards. For that a closed object changes its class: with a
-   `__getattr__` on open objects, CPython would not specialise their method calls (100 ns per op).
-7. If an assertion of ggml fails while an object is being changed, the object is half-changed. Calls
-   that change one run in `_changing()`. After such a failure `ptr` raises `SpoiledError`.
-8. Rule 3 keeps memory alive; it does not stop C from changing what other C code reads. Calls that
-   change their arguments or take long run in `in_use()`. Meanwhile, any use of the objects by
-   another thread or a callback, including close(), raises `BusyError`. The call's preconditions are
-   checked inside `in_use()`. Calls that only read what others change run in `reading()`: several
-   threads may read at a time, also while the object computes. A change or close waits for them.
-9. A tensor may lose its data (its buffer is closed, a scheduler resets) while another thread copies
-   from or to it. Such calls work on a copy of the tensor, which pins the buffer (native/pins.h).
-   They finish in the old memory, which is freed after them.
-   For graphs that share tensors without knowing of each other see backends/sharing.py.
-10. In the child of a fork `_lose()` closes what does not survive a fork, without freeing: threads
-   (`_bound_to_process()`), connections, GPUs. At exit everything is freed unless a thread is left.
-11. A `Lender` (scheduler, allocator) gives memory to tensors that outlive it. Closing one runs in
-   `changing()`: `BusyError` while another graph uses these tensors (backends/sharing.py).
-12. A handle is made once: a second `__init__` is refused (once.py), and so is a copy.
+`ptr` is a plain attribute that close() deletes. Reading it costs nothing while the object is open
+and raises `ClosedError` afterwards. For that a closed object changes its class: with a
+`__getattr__` on open objects, CPython would not specialise their method calls (100 ns per op).
 """
 
 from __future__ import annotations
@@ -149,7 +112,7 @@ def within(raw: Any, owner: Any) -> Any:
 
 
 def _once(init: Callable[..., None]) -> Callable[..., None]:
-    """Wraps `init`: raises TypeError if the object already has its native one (rule 13)."""
+    """Wraps `init`: raises TypeError if the object already has its native one."""
 
     @wraps(init)
     def first(self: Any, *args: Any, **kwargs: Any) -> None:
@@ -190,7 +153,7 @@ class Handle:
             self._depend(parent)
 
     _needs_parents = True  # the parents must exist until it is freed
-    _lends = False  # it lends memory to tensors, until it is closed (rule 11)
+    _lends = False  # it lends memory to tensors that outlive it, until it is closed
 
     def _closing(self, handles: Sequence[Handle]) -> in_use:
         """Around the closing of `handles`. This is the first that lends, or the one to close."""

@@ -1,4 +1,4 @@
-"""The calls in progress, and the handles that each uses: rules 7 to 12 of docs/HANDLES.md.
+"""The calls in progress, and the handles that each uses. docs/HANDLES.md has the rules.
 
 A call enters itself in `USES` under one lock, which is held briefly and never while C runs. It is
 refused (`BusyError`) or waits if it meets another call there. The lock is re-entrant because

@@ -51,7 +51,7 @@ class Graph(AnyGraph):
         self._scheduler: weakref.ref[Lender] | None = None  # where it is allocated
         self._lent: _Lent | None = None  # the same, for a GraphAllocator
         self._only_read = ""
-        self._whole_at = -1  # `gp_changes` when all tensors last had memory; see sharing.py
+        self._whole_at = -1  # `gp_changes` when all tensors last had memory
         ptr = lib.ggml_new_graph_custom(memory, size, grads)
         super().__init__(ptr, lambda _graph: lib.ggml_free(memory), context)
 

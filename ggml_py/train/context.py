@@ -53,7 +53,7 @@ class OptContext(Handle):
         "_places", "_private", "_ready", "_scheduler", "_shape", "_step", "build_type", "inputs",
         "loss_type", "opt_period", "outputs",
     )  # fmt: skip
-    _needs_parents = False  # its model may need it: rule 4 of boundary/handle.py
+    _needs_parents = False  # its model may need it: rule 5 of docs/HANDLES.md
 
     def __init__(
         self,

@@ -410,19 +410,19 @@ def test_a_pool_is_not_paused_while_anything_computes_on_it(made):
 @pausable
 def test_a_pool_that_a_backend_gets_just_before_a_compute_is_taken_too(monkeypatch):
     """It was looked up before the backend was taken."""
-    from ggml_py.backends import computing
+    from ggml_py.backends import sharing
 
     with ggml.ThreadPool(2, poll=0) as pool, ggml.Context() as c:
         cpu = ggml.device("CPU").init(n_threads=2)
         run = _scheduled(cpu, c)
-        take, seen = computing.take, []
+        enter, seen = sharing.using.enter, []
 
-        def late(user, handles):
-            if pool not in handles and cpu.threadpool is None:
+        def late(use):
+            if pool not in use.handles and cpu.threadpool is None:
                 cpu.set_threadpool(pool)  # as another thread may
-            take(user, handles)
+            return enter(use)
 
-        monkeypatch.setattr(computing, "take", late)
+        monkeypatch.setattr(sharing.using, "enter", late)
 
         def act():
             with pytest.raises(ggml.BusyError, match="this ThreadPool is computing"):

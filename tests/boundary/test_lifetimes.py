@@ -18,7 +18,7 @@ from ggml_py.boundary.uses import in_use, reading
 
 from ..support import graphs
 
-# --- a pointer is a reference (rule 3 of boundary/handle.py)
+# --- a pointer is a reference (rule 2 of docs/HANDLES.md)
 
 
 def test_what_has_the_pointer_keeps_the_native_object():

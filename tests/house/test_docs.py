@@ -183,3 +183,10 @@ def test_a_block_that_nobody_runs_is_noticed(tmp_path, monkeypatch, block):
     assert found.startswith("page.md:1")
     page.write_text(f"# Page\n\n{run}\nMore.\n")
     assert untested(page) == []
+
+
+def test_the_rules_of_handles_name_tests_that_exist():
+    named = set(re.findall(r"`(test_\w+)`", (doc_pages.DOCS / "HANDLES.md").read_text()))
+    tests = "".join(path.read_text() for path in (REPO / "tests").rglob("test_*.py"))
+    assert len(named) > 30
+    assert [name for name in sorted(named) if f"def {name}(" not in tests] == []
