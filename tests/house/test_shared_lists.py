@@ -50,7 +50,7 @@ def test_what_threads_share_is_copied_before_it_is_gone_through():
     files = [f for f in sorted(PACKAGE.rglob("*.py")) if "_build" not in f.parts]  # runs alone
     trees = {path: ast.parse(path.read_text("utf-8")) for path in files}
     shared = {path: shared_in(tree) for path, tree in trees.items()}
-    assert {"LATER", "USES"} <= shared[PACKAGE / "boundary" / "uses.py"]
+    assert {"USES"} <= shared[PACKAGE / "boundary" / "uses.py"]
     every = set().union(*shared.values())
     found = []
     for path, tree in trees.items():
