@@ -2,9 +2,9 @@
 
 Graphs of the same nodes share their tensors, and so does a graph that continues another one. The
 second graph then uses memory that a scheduler or allocator lent to the first, and holds neither.
-So a call that changes tensors (plans nodes, takes memory back) meets every call that uses a graph
-with one of them. Both enter themselves (boundary/uses.py) before they look at the others. If two
-meet, at least one sees the other and raises `BusyError`. A finalizer cannot raise: it leaves its
+So a call that changes tensors (plans nodes, takes memory back) looks for calls that use a graph
+with these tensors. Both enter themselves (boundary/uses.py) before they look. If two meet, at least
+one sees the other and raises `BusyError`. A finalizer cannot raise: it leaves its
 work for the end of the other call.
 """
 
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 class changing(in_use):
     """Around a call that changes tensors: those with memory from `lenders` lose it, with `nodes`
     the nodes of `graph` get other sources, and with `gives` its tensors without memory get some.
-    `graph` also counts as used. Works like `in_use`, and also raises `BusyError` if another call
-    uses one of these tensors. With `brief`, or with `gives` and no other thread, its tensors are
-    listed only if another call is in progress or asks for them. One on another thread waits."""
+    `graph` also counts as used. Raises `BusyError` as `in_use` does, and if another call uses
+    these tensors. With `brief`, or with `gives` and no other thread, its tensors are listed only if
+    another call is in progress. A call that begins later waits for the end of this one."""
 
     __slots__ = ("_gives", "_lenders", "_lent", "_nodes", "changes", "graph")
 
@@ -175,9 +175,9 @@ class _beside(reading):
 
 
 class allocating(in_use):
-    """Around a call that allocates the tensors of a context. Until it ends, nobody takes back the
-    memory that a scheduler or allocator lent to one of them or to the source of a view: calls of
-    other threads that change tensors wait for it, and it waits for them."""
+    """Around a call that allocates the tensors of a context. Calls of other threads that change
+    tensors wait for it, and it waits for them. So nobody takes back memory that a scheduler or
+    allocator lent to these tensors, or to the source of a view."""
 
     __slots__ = ()
     allocates = True

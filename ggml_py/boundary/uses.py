@@ -19,14 +19,13 @@ from .arguments import shown
 
 CLOSING = "being closed"
 COMPUTING = "computing"
-_lock = threading.RLock()  # around a change of `USES` that depends on what is in it
+_lock = threading.RLock()  # held while a call looks at `USES` and enters it
 LATER: list[Callable[[], None]] = []  # work of finalizers that met a call, for the end of a call
 
 
 class in_use:
-    """Around a call that changes `handles` or takes long, and only reads `reads`. Meanwhile other
-    calls that use one of the handles, or close it, raise `BusyError`; it waits for calls that read
-    them (`reading`)."""
+    """Around a call that changes `handles` or takes long, and only reads `reads`. Other calls with
+    the same handles raise `BusyError` until it ends. It waits for calls that read them."""
 
     __slots__ = ("doing", "handles", "reads", "thread")
     graph: Any = None  # a Graph of `handles` whose tensors it uses
@@ -112,7 +111,7 @@ class in_use:
         )
 
     def where(self) -> str:
-        """What it does, and whether on this thread."""
+        """Words for an error: the work, and whether it is on this thread."""
         here = self.thread == get_ident()
         return f"{self.doing} {'further up on this thread' if here else 'on another thread'}"
 
@@ -132,7 +131,7 @@ class reading(in_use):
 
 
 def users_of(handle: Any) -> list[in_use]:
-    """The calls that use a handle now, without those that only read it."""
+    """The calls that change a handle or compute with it now."""
     return [use for use in [*USES] if handle in use.handles]
 
 
@@ -158,7 +157,7 @@ def wait_while(busy: Callable[[], bool]) -> None:
 
 
 def do_later() -> None:
-    """Does the work that finalizers left, unless it still meets a call; the end of that does it."""
+    """Does the work that finalizers left. Work that still meets a call stays for its end."""
     for work in [*LATER]:
         with contextlib.suppress(BusyError):
             work()
