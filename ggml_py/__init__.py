@@ -6,7 +6,6 @@ Names are loaded on first use, so plans (`ggml_py.Plan`) can be read without the
 from __future__ import annotations
 
 import importlib
-import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -216,16 +215,12 @@ _IMPORTED_IN_CALLS = (
 )  # fmt: skip
 
 
-def _import_before_fork() -> None:
+def import_before_fork() -> None:
     """Imports whatever calls import, if there are several threads. One of them may be importing a
-    module, and its lock would stay locked in the child."""
-    if "ggml_py.boundary.handle" in sys.modules and len(sys._current_frames()) > 1:
+    module, and its lock would stay locked in the child. boundary/handle.py registers it."""
+    if len(sys._current_frames()) > 1:
         for name in _IMPORTED_IN_CALLS:
             importlib.import_module(f"ggml_py.{name}")
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_import_before_fork)
 
 
 def __dir__() -> list[str]:

@@ -13,6 +13,7 @@ import ctypes
 import gc
 import itertools
 import os
+import sys
 import threading
 import weakref
 from collections import deque
@@ -339,7 +340,9 @@ def _after_fork_in_child() -> None:
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork_in_child)
+    # `logging` is imported, so its hook, which takes a lock that imports need, runs after this one.
+    _package = sys.modules[__name__.partition(".")[0]]
+    os.register_at_fork(before=_package.import_before_fork, after_in_child=_after_fork_in_child)
 
 
 def _at_exit() -> None:

@@ -13,7 +13,8 @@ import numpy as np
 
 from ..boundary.arguments import integer
 from ..boundary.ffi import ffi, text
-from ..boundary.handle import Handle, in_use, reading
+from ..boundary.handle import Handle
+from ..boundary.uses import in_use, reading
 from ..errors import ArgumentError, DamagedFileError, ModelError
 from ..gguf.reader import Gguf
 from ..gguf.whole import whole

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..boundary.arguments import describe, integer
 from ..boundary.ffi import NULL, text
-from ..boundary.handle import reading
+from ..boundary.uses import reading
 from ..errors import ModelError
 from ..gguf.reader import Gguf
 from ..gguf.whole import whole
