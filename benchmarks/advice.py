@@ -56,11 +56,11 @@ from ggml_py.boundary.ffi import BUILD
 from ggml_py.builds.script import folder_of
 from ggml_py.cli import cli
 from ggml_py.cost import Machine
-from ggml_py.cost.change import n_unknown
 from ggml_py.cost.cost import cost_of
 from ggml_py.cost.datasheets import DATASHEETS
+from ggml_py.cost.time_difference import n_unknown
 from ggml_py.place import Workload, place
-from ggml_py.record.programs.devices import sims_text
+from ggml_py.record.programs.sim_devices import sims_text
 from ggml_py.trace.answers.passing import Passing, passing
 
 ABOUT = (

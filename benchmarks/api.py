@@ -30,7 +30,7 @@ import search
 sys.path.append(str(search.REPO))
 import ggml_py as ggml
 from ggml_py.boundary.handle import LIVE, Handle
-from ggml_py.sim import device as sim
+from ggml_py.sim import sim_device as sim
 from tests.support import handle_kinds
 
 MOST_MEMORY = 6 << 30  # bytes of address space: the system refuses to give more

@@ -52,7 +52,7 @@ def device_of(card: str) -> Any:
 def case(seed: int) -> str:
     """The backend, and how its answer compares with its record."""
     import ggml_py as ggml
-    from ggml_py.tensors.call import call_of
+    from ggml_py.tensors.live_call import call_of
     from tests.support.profile_cases import parsed
     from tests.support.profile_more_cases import ALL_CASES
 

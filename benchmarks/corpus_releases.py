@@ -28,15 +28,15 @@ import search
 from ggml_py.releases.attribution import agrees
 from ggml_py.releases.compare import compared
 from ggml_py.releases.kept import kept_in
-from ggml_py.releases.planning import plans_under, prepared
-from ggml_py.releases.work import Made, Work
+from ggml_py.releases.planned_cases import plans_under, prepared
+from ggml_py.releases.tasks import Made, Work
 from ggml_py.trace.rules import RELEASES
 
 REPO = Path(__file__).resolve().parent.parent
 PATTERNS = (
     "ggml_py/releases/*.py", "ggml_py/scheduler/as_recorded.py", "ggml_py/scheduler/rebuilt.py",
     "ggml_py/scheduler/made_up.py", "ggml_py/scheduler/observed.py",
-    "ggml_py/trace/planning.py", "ggml_py/trace/rules.py", "ggml_py/llama/corpus.py",
+    "ggml_py/trace/planning.py", "ggml_py/trace/rules.py", "ggml_py/llama/corpus_cases.py",
     "vendor/upstream.toml",
 )  # fmt: skip
 

@@ -61,12 +61,12 @@ from rpc_server import rpc_server
 import ggml_py as ggml
 from ggml_py import llama
 from ggml_py.calibrate import calibrate
-from ggml_py.calibrate.bench import Bench
 from ggml_py.calibrate.calibrate import cold_bytes
 from ggml_py.calibrate.describe import Busy, cores
 from ggml_py.calibrate.drift import Drift
+from ggml_py.calibrate.node_times import Bench
 from ggml_py.cost import Machine
-from ggml_py.cost.rows import gen_row, prompt_row
+from ggml_py.cost.bench_rows import gen_row, prompt_row
 from ggml_py.cost.sample import DRIFTS, Sample
 
 N_PROMPT, N_GEN, DEPTHS = 512, 64, (0, 512, 4096)

@@ -24,8 +24,8 @@ import fuzz_plan  # noqa: E402
 from search import Search, main  # noqa: E402
 
 import ggml_py as ggml  # noqa: E402
-from ggml_py.export.json import plan as to_json  # noqa: E402
-from ggml_py.export.json import run as run_json  # noqa: E402
+from ggml_py.export.json import plan_file as to_json  # noqa: E402
+from ggml_py.export.json import run_file as run_json  # noqa: E402
 
 ODD_TEXT = (
     "", " ", "\n", "\x00", "\ud800", "é", "-1", "0", "99999999999999999999", "1.5", "nan",

@@ -29,7 +29,7 @@ import ggml_py as ggml
 from ggml_py import llama
 from ggml_py.boundary.ffi import BUILD
 from ggml_py.builds.script import folder_of
-from ggml_py.record.programs.devices import sims_text
+from ggml_py.record.programs.sim_devices import sims_text
 
 PATTERNS = (
     "ggml_py/llama/*.py", "ggml_py/native/llama/*.cpp", "vendor/llama_edits.py",

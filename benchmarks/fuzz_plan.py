@@ -20,7 +20,7 @@ import search
 
 sys.path.append(str(search.REPO))
 import ggml_py as ggml
-from ggml_py.export.json import plan as to_json
+from ggml_py.export.json import plan_file as to_json
 from tests.support import random_graphs
 
 N_PLANS = 40

@@ -23,7 +23,7 @@ import search
 from ggml_py.releases import Work, rule_cases
 from ggml_py.releases.attribution import agrees
 from ggml_py.releases.compare import compared
-from ggml_py.releases.planning import plans_under, prepared
+from ggml_py.releases.planned_cases import plans_under, prepared
 from ggml_py.trace import reference
 from ggml_py.trace.reference import CannotPlanError
 from ggml_py.trace.rules import RELEASES

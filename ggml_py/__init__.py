@@ -55,13 +55,13 @@ if TYPE_CHECKING:
     from .gguf.writer import write_gguf as write_gguf
     from .graphs.alloc import GraphAllocator as GraphAllocator
     from .graphs.alloc import TensorAllocator as TensorAllocator
-    from .graphs.compare import compare_graph_backend as compare_graph_backend
     from .graphs.context import Context as Context
     from .graphs.graph import Graph as Graph
     from .graphs.graph_plan import CpuNode as CpuNode
     from .graphs.graph_plan import CpuPlan as CpuPlan
     from .graphs.graph_plan import GraphPlan as GraphPlan
     from .graphs.reallocation import Reallocation as Reallocation
+    from .graphs.two_backends import compare_graph_backend as compare_graph_backend
     from .llama.model import Model as Model
     from .plan import Plan as Plan
     from .record import record as record
@@ -72,26 +72,26 @@ if TYPE_CHECKING:
     from .scheduler.scheduler import Scheduler as Scheduler
     from .scheduler.strict import strict as strict
     from .scheduler.view import SchedState as SchedState
-    from .sim.device import SimDevice as SimDevice
-    from .sim.device import sim_device as sim_device
     from .sim.named import load_profile as load_profile
     from .sim.named import profiles as profiles
+    from .sim.sim_device import SimDevice as SimDevice
+    from .sim.sim_device import sim_device as sim_device
     from .tensors.convert import dequantize as dequantize
     from .tensors.convert import quantize as quantize
     from .tensors.tensor import Tensor as Tensor
     from .trace.answers.variant import Nearest as Nearest
     from .trace.answers.variant import Variant as Variant
-    from .train.context import OptContext as OptContext
-    from .train.data import Dataset as Dataset
-    from .train.data import OptResult as OptResult
+    from .train.datasets import Dataset as Dataset
+    from .train.datasets import OptResult as OptResult
     from .train.fit import Epoch as Epoch
     from .train.fit import Progress as Progress
     from .train.fit import epoch as epoch
     from .train.fit import fit as fit
     from .train.fit import progress_bar as progress_bar
-    from .train.params import SGD as SGD
-    from .train.params import AdamW as AdamW
-    from .variants.search import nearest as nearest
+    from .train.opt_context import OptContext as OptContext
+    from .train.optimizers import SGD as SGD
+    from .train.optimizers import AdamW as AdamW
+    from .variants.nearest import nearest as nearest
 
 __version__ = "0.2.0"
 
@@ -107,7 +107,7 @@ _PUBLIC = {
     "Buffer": "backends.buffer",
     "BufferType": "backends.buffer",
     "Context": "graphs.context",
-    "compare_graph_backend": "graphs.compare",
+    "compare_graph_backend": "graphs.two_backends",
     "Device": "backends.device",
     "DeviceCaps": "backends.device",
     "DeviceProps": "backends.device",
@@ -144,16 +144,16 @@ _PUBLIC = {
     "CpuNode": "graphs.graph_plan",
     "CpuPlan": "graphs.graph_plan",
     "GraphPlan": "graphs.graph_plan",
-    "OptContext": "train.context",
-    "Dataset": "train.data",
-    "OptResult": "train.data",
+    "OptContext": "train.opt_context",
+    "Dataset": "train.datasets",
+    "OptResult": "train.datasets",
     "Epoch": "train.fit",
     "Progress": "train.fit",
     "epoch": "train.fit",
     "fit": "train.fit",
     "progress_bar": "train.fit",
-    "AdamW": "train.params",
-    "SGD": "train.params",
+    "AdamW": "train.optimizers",
+    "SGD": "train.optimizers",
     "Recording": "scheduler.recording",
     "Registry": "backends.registry",
     "load_backend": "backends.registry",
@@ -162,15 +162,15 @@ _PUBLIC = {
     "Reallocation": "graphs.reallocation",
     "SchedState": "scheduler.view",
     "Scheduler": "scheduler.scheduler",
-    "SimDevice": "sim.device",
-    "sim_device": "sim.device",
+    "SimDevice": "sim.sim_device",
+    "sim_device": "sim.sim_device",
     "load_profile": "sim.named",
     "profiles": "sim.named",
     "allocator_memory": "scheduler.allocator_memory",
     "strict": "scheduler.strict",
     "Tensor": "tensors.tensor",
     "ThreadPool": "backends.threadpool",
-    "nearest": "variants.search",
+    "nearest": "variants.nearest",
     "Plan": "plan",
     "Record": "record.session",
     "record": "record",
@@ -210,8 +210,8 @@ def __getattr__(name: str) -> Any:
 
 _IMPORTED_IN_CALLS = (
     "graphs.graph_plan", "backends.registry", "backends.rpc", "gguf.writer", "graphs.alloc",
-    "graphs.compare", "scheduler.capture", "scheduler.scheduler", "scheduler.view", "sim.device",
-    "tensors.dlpack", "train.fit", "variants.search",
+    "graphs.two_backends", "scheduler.capture", "scheduler.scheduler", "scheduler.view",
+    "sim.sim_device", "tensors.dlpack", "train.fit", "variants.nearest",
 )  # fmt: skip
 
 

@@ -116,7 +116,7 @@ def assert_supported(graph: Graph, device: Device | Backend) -> None:
     from .backends.backend import Backend
     from .backends.device import Device
     from .graphs.graph import Graph
-    from .variants.search import nearest
+    from .variants.nearest import nearest
 
     if not isinstance(graph, Graph):
         raise TypeError(f"expected a Graph, got {describe(graph)}")

@@ -134,7 +134,7 @@ class Plan(Planned):
 
         ask = None
         if device is not None:
-            from .variants.search import nearest
+            from .variants.nearest import nearest
 
             ask = partial(nearest, device=device)
         return why_not(self, self._subject(which), backend, ask)
@@ -218,7 +218,7 @@ class Plan(Planned):
         little information for. Each id has a page: docs/advice/README.md. Raises ValueError if
         `min_bytes` is not a number of bytes, and with `machine` for a plan without shapes.
         """
-        from .advice.checks import advice
+        from .advice.all_findings import advice
 
         return advice(self, min_bytes, None if machine is None else self.cost(machine))
 
@@ -238,7 +238,7 @@ class Plan(Planned):
 
     def to_json(self, path: str | Path | None = None) -> dict[str, Any]:
         """The plan as JSON data. With `path` it is also written there, completely or not at all."""
-        from .export.json import plan as to_json
+        from .export.json import plan_file as to_json
 
         return to_json.write(self, path) if path is not None else to_json.render(self)
 
@@ -272,7 +272,7 @@ class Plan(Planned):
     @staticmethod
     def from_json(path: str | Path) -> Plan:
         """Reads a plan that `to_json` wrote. Raises ValueError for anything else."""
-        from .export.json import plan as to_json
+        from .export.json import plan_file as to_json
 
         return Plan.of(to_json.read(path))
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .plan import Plan
-from .trace.run import Recorded
+from .trace.recorded import Recorded
 
 if TYPE_CHECKING:
     from .trace.answers.run_summary import RunSummary
@@ -39,7 +39,7 @@ class Run(Recorded):
 
     def to_json(self, path: str | Path | None = None) -> dict[str, Any]:
         """The run as JSON data. With `path` it is also written there, completely or not at all."""
-        from .export.json import run as run_json
+        from .export.json import run_file as run_json
 
         return run_json.write(self, path) if path is not None else run_json.render(self)
 
@@ -53,7 +53,7 @@ class Run(Recorded):
     @staticmethod
     def from_json(path: str | Path) -> Run:
         """Reads a run that `to_json` wrote. Raises ValueError for anything else."""
-        from .export.json import run as run_json
+        from .export.json import run_file as run_json
 
         return Run.of(run_json.read(path))
 

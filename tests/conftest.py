@@ -201,7 +201,7 @@ def pristine(request: pytest.FixtureRequest) -> str:
 def no_simulated_devices() -> Iterator[None]:
     """Other modules look at all devices: those that a module made are closed when it ends."""
     yield
-    simulated = sys.modules.get("ggml_py.sim.device")
+    simulated = sys.modules.get("ggml_py.sim.sim_device")
     left = list(simulated._sims.values()) if simulated else []
     for _ in range(2):  # those first that share the buffer type of another
         for sim in left:

@@ -32,8 +32,8 @@ from ggml_py.cli.shared.bar import bar
 from ggml_py.cli.shared.cases import cases_of
 from ggml_py.releases import rule_cases
 from ggml_py.releases.compare import Comparison, compared
-from ggml_py.releases.planning import Progress, plans_under, prepared
-from ggml_py.releases.work import Work
+from ggml_py.releases.planned_cases import Progress, plans_under, prepared
+from ggml_py.releases.tasks import Work
 from ggml_py.trace.names import counted
 from ggml_py.trace.planned import format_bytes
 from ggml_py.trace.rules import RELEASES

@@ -12,7 +12,7 @@ import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 from typing import NamedTuple
 
-from ggml_py.releases.planning import Progress
+from ggml_py.releases.planned_cases import Progress
 from vendor.identity import ROOT
 
 _PERCENT = re.compile(r"\[ *(\d+)%\]\s*$")

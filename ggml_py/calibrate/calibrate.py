@@ -15,11 +15,11 @@ from ..cost.machine import Described, Machine, MeasuredDevice
 from ..cost.sample import DRIFTS
 from ..errors import GgmlError, ServerLostError
 from ..sim.given import named_devices
-from .attention import measure_attention
-from .bench import Bench, Steps, is_remote
+from .attention_times import measure_attention
 from .describe import Busy, cores, largest_cache, load_average, memory, shares_cache
 from .drift import drift_of, look_at
 from .elementwise import OPS, measure_op
+from .node_times import Bench, Steps, is_remote
 from .overheads import measure_cold_node, measure_compute, measure_split
 from .products import (
     measure_again,

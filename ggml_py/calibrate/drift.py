@@ -19,8 +19,8 @@ import numpy as np
 from ..cost.sample import DRIFT, HOT_DRIFT, WIDE_DRIFT
 from ..errors import GgmlError, ServerLostError
 from ..graphs.context import Context
-from .bench import GRAPH_SIZE, Bench
 from .filled import own_memory, size_of
+from .node_times import GRAPH_SIZE, Bench
 
 _SHAPE = (768, 768)
 _MOST = 128 << 20  # bytes of weights that are kept meanwhile

@@ -10,8 +10,8 @@ import numpy as np
 from ..errors import GgmlError
 from ..graphs.context import Context
 from ..tensors.tensor import Tensor
-from .bench import GRAPH_SIZE, Bench, Steps
-from .blocks import block_of, fill
+from .node_times import GRAPH_SIZE, Bench, Steps
+from .random_bytes import block_of, fill
 
 # (elements of a row, rows)
 SIZES = ((768, 1), (4096, 1), (768, 512), (4096, 512))

@@ -16,7 +16,7 @@ from ..backends.device import Device
 from ..graphs.context import Context
 from ..tensors.convert import row_size, type_of
 from ..tensors.tensor import Tensor
-from .blocks import block_of, fill
+from .random_bytes import block_of, fill
 
 ROWS = 64  # that are made once and repeated
 _K = 2048  # elements of the rows that fill it: whole blocks of any type

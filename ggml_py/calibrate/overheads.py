@@ -17,8 +17,8 @@ from ..cost.sample import MAPPED as FROM_MAPPED
 from ..graphs.context import Context
 from ..scheduler.recording import Recording
 from ..tensors.tensor import Tensor
-from .bench import GRAPH_SIZE, Bench, Steps, is_remote
-from .weights import MAPPED, OWN, REPACKED, matrices, places_of
+from .matrices import MAPPED, OWN, REPACKED, matrices, places_of
+from .node_times import GRAPH_SIZE, Bench, Steps, is_remote
 
 _ROUNDS = 5
 _LONG = 0.3  # seconds of a copy, after which larger ones are not measured

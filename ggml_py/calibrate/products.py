@@ -11,8 +11,8 @@ from ..cost.sample import MANY_ROWS, SHAPES, WORKING_SET
 from ..graphs.context import Context
 from ..graphs.graph import Graph
 from ..tensors.tensor import Tensor
-from .bench import GRAPH_SIZE, Bench, Steps
-from .weights import MAPPED, OWN, matrices, places_of
+from .matrices import MAPPED, OWN, matrices, places_of
+from .node_times import GRAPH_SIZE, Bench, Steps
 
 # (k, m) of matrices. Products with one column are measured with `SHAPES`: small matrices as in
 # attention, usual ones, and one beyond most caches. One size is also measured with shorter rows.

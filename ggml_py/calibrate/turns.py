@@ -19,9 +19,9 @@ import numpy as np
 from ..cost.sample import COPY_FROM, COPY_TO, SPLIT
 from ..graphs.context import Context
 from ..tensors.tensor import Tensor
-from .bench import Bench, Steps
 from .filled import own_memory
-from .weights import OWN, matrices
+from .matrices import OWN, matrices
+from .node_times import Bench, Steps
 
 _TYPE, _SHAPE = "q8_0", (768, 768)
 _TOTAL = 96 << 20  # bytes of matrices on each side, which no cache has when they are read again

@@ -42,7 +42,7 @@ from . import (
     view,
     why_not,
 )
-from .shared.flags import FlagHandler, with_flags
+from .shared.flag_names import FlagHandler, with_flags
 from .shared.source import as_given
 
 VERSION = importlib.import_module("ggml_py").__version__  # of this code, not of an installed one

@@ -17,7 +17,7 @@ import click
 
 from .shared.bar import bar
 from .shared.ctrl_c import CtrlC
-from .shared.options import device_names
+from .shared.model_options import device_names
 
 _NO_MODEL = {"-hf", "-hfr", "--hf-repo", "--list-devices", "--version", "-h", "--help"}
 # The values of llama-bench's own: a depth, and devices with names that it knows.
@@ -106,8 +106,8 @@ def command(
 def _check(names: Sequence[str]) -> None:
     """Raises the errors of models' files in our words, before anything is built."""
     from ..errors import ModelError
+    from ..gguf.header_file import check_has_weights, described
     from ..gguf.reader import Gguf
-    from ..gguf.whole import check_has_weights, described
 
     for name in names:
         if "," in name:
@@ -123,9 +123,9 @@ def _check(names: Sequence[str]) -> None:
 def _devices(given: tuple[str, ...], words: Sequence[str]) -> tuple[list[str], dict[str, str]]:
     """llama-bench's options and the environment variables for our names of devices."""
     from ..enums import BackendDevType
-    from ..place.flags import device_words
-    from ..record.programs.devices import sims_text
+    from ..place.placing_flags import device_words
     from ..record.programs.identify import simulator_here
+    from ..record.programs.sim_devices import sims_text
     from ..sim.given import named_devices
 
     if {"-dev", "--device"} & set(words):

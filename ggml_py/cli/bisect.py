@@ -6,7 +6,7 @@ import click
 
 from .shared.bar import bar
 from .shared.cases import PLAN_OPTIONS, cases_of
-from .shared.options import as_json, echo_json
+from .shared.model_options import as_json, echo_json
 
 _META = "ggml_py.condition"
 

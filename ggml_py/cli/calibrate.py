@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from .shared.bar import bar
-from .shared.options import as_json, device_names, echo_json
+from .shared.model_options import as_json, device_names, echo_json
 
 if TYPE_CHECKING:
     from ..cost import Machine

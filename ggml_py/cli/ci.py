@@ -10,8 +10,8 @@ import click
 
 from ..errors import ArgumentError
 from .shared.bar import bar
-from .shared.options import as_json
-from .shared.reports import FILES, check_reports, report, report_options
+from .shared.comparison_output import FILES, check_reports, report, report_options
+from .shared.model_options import as_json
 
 
 @click.command("ci", short_help="Compare a project's kept plans with what its ggml plans now.")
@@ -56,7 +56,7 @@ def command(
     from ..releases.compare import compared
     from ..releases.kept import kept_in
     from ..releases.kept import update as write
-    from ..releases.planning import plans_under, prepared
+    from ..releases.planned_cases import plans_under, prepared
 
     if upstream is not None and source is not None:
         raise click.UsageError("--upstream and --source exclude each other: give one of them")

@@ -11,8 +11,8 @@ from ..errors import NotBuiltError
 from ..trace.names import counted
 from .shared.bar import bar
 from .shared.cases import PLAN_OPTIONS, cases_of
-from .shared.options import as_json
-from .shared.reports import FILES, check_reports, report, report_options
+from .shared.comparison_output import FILES, check_reports, report, report_options
+from .shared.model_options import as_json
 
 _UNTESTED = 125  # what `git bisect run` takes as "skip this one"
 
@@ -76,7 +76,7 @@ def command(
     """
     from ..cost import Machine
     from ..releases import compare
-    from ..releases.planning import check_release
+    from ..releases.planned_cases import check_release
 
     machine = None if machine_path is None else Machine.load(machine_path)
     releases += (str(Path(source).resolve()),) if source is not None else ()

@@ -41,7 +41,7 @@ def make(folder: str, models: tuple[Source, ...]) -> None:
     token. Weights are not read. Existing plans stay; another plan in a file of that name is an
     error. Exit status 1 if a model gave no plan at all.
     """
-    from ..llama.corpus import corpus_plans
+    from ..llama.corpus_cases import corpus_plans
     from ..plan import Plan
     from ..releases.corpus import Corpus
 

@@ -9,8 +9,8 @@ import click
 
 from ..files.kinds import PLAN
 from ..trace.units import format_rate, format_rates, format_time
-from .shared.analysis import show_analysis
-from .shared.options import IntList, ModelCommand, as_json, echo_json
+from .shared.measured_run import show_analysis
+from .shared.model_options import IntList, ModelCommand, as_json, echo_json
 from .shared.predicted import load_machine, machine_option, said_of
 from .shared.source import Source, check_options, planning_options
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ..cost import Cost, Machine
-    from ..cost.rows import BenchRow
+    from ..cost.bench_rows import BenchRow
 
 _MOST_NODES = 12  # that the table of a plan shows
 
@@ -121,7 +121,7 @@ def _rows(
 ) -> tuple[list[BenchRow], int]:
     """The rows at one depth, for which llama-bench makes contexts as large as they need, and the
     number of the model's layers."""
-    from ..cost.rows import gen_row, prompt_row
+    from ..cost.bench_rows import gen_row, prompt_row
 
     found, n_layer = [], 0
     for n, prompt in [*((n, True) for n in n_prompt), *((n, False) for n in n_gen)]:
@@ -146,8 +146,8 @@ def _rows(
 
 def _refusal(model: Source) -> str:
     """Why llama-bench cannot measure this; "" if it can."""
-    from ..place.flags import Flags
     from ..place.measure import refusal
+    from ..place.placing_flags import Flags
 
     return refusal((), model.devices(), model.path, Flags.of(model.flags()))
 
@@ -156,7 +156,7 @@ def bench_line(
     model: Source, n_prompt: list[int], n_gen: list[int], depths: list[int], n_layer: int
 ) -> str:
     """The line of llama-bench that measures what was predicted."""
-    from ..place.flags import Flags, device_words
+    from ..place.placing_flags import Flags, device_words
 
     words = ["llama-bench", "-m", model.given, *device_words(model.devices(), "bench")]
     words += Flags.of(model.flags()).words("bench", n_layer)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from .shared.options import as_json, echo_json
+from .shared.model_options import as_json, echo_json
 
 N_PROMPT, N_GENERATE = 64, 16
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from .shared.options import as_json, echo_json
+from .shared.model_options import as_json, echo_json
 
 
 @click.command("devices")

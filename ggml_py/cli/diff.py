@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from .shared.options import ModelCommand, as_json, echo_json
+from .shared.model_options import ModelCommand, as_json, echo_json
 from .shared.predicted import Predictions, machine_option
 from .shared.source import Source, plans_of, source_options
 

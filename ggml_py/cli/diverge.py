@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from .shared.bar import bar
-from .shared.options import ModelCommand, as_json, echo_json, model_options, read_model
+from .shared.model_options import ModelCommand, as_json, echo_json, model_options, read_model
 from .shared.output import check_target
 
 _META = "ggml_py.words"

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import click
 
-from .shared.analysis import analyze as show_misses
-from .shared.analysis import analyze_option
-from .shared.options import ModelCommand, as_json, echo_json
+from .shared.measured_run import analyze as show_misses
+from .shared.measured_run import analyze_option
+from .shared.model_options import ModelCommand, as_json, echo_json
+from .shared.named_tensor import get_tensor
 from .shared.predicted import machine_option
 from .shared.source import Source, source_options
-from .shared.tensor import get_tensor
 
 
 @click.command(

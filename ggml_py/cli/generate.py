@@ -14,8 +14,8 @@ import click
 from ..trace.names import counted
 from .shared.bar import bar
 from .shared.ctrl_c import CtrlC
-from .shared.decodes import as_data, lines
-from .shared.options import (
+from .shared.decode_table import as_data, lines
+from .shared.model_options import (
     IntList,
     ModelCommand,
     as_json,
@@ -24,7 +24,7 @@ from .shared.options import (
     read_model,
 )
 from .shared.prompt import prompt_of
-from .shared.sampling import given_sampling, make_sampler, sampling_options
+from .shared.sampling_options import given_sampling, make_sampler, sampling_options
 
 if TYPE_CHECKING:
     from ..llama.decodes import Decode

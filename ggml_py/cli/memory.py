@@ -11,15 +11,15 @@ import click
 from ..files.kinds import RECORD
 from ..trace.planned import format_bytes
 from .shared.bar import bar
-from .shared.options import ModelCommand, SourceOption, as_json, echo_json, given_options
+from .shared.model_options import ModelCommand, SourceOption, as_json, echo_json, given_options
+from .shared.model_setup import ModelSetup
 from .shared.output import check_target
-from .shared.setup import ModelSetup
 from .shared.source import Source, check_options, source_options
 
 if TYPE_CHECKING:
     from ..llama import LlamaModel
     from ..llama.room import Tried
-    from ..memory.moves import NodeMove
+    from ..memory.node_moves import NodeMove
     from ..memory.shortfalls import DeviceRoom, Shortfall
     from ..plan import Plan
 
@@ -74,7 +74,7 @@ def command(
     """
     from ..llama import LlamaModel
     from ..llama.room import expert_caches
-    from ..memory.moves import node_moves
+    from ..memory.node_moves import node_moves
 
     if fit_print and (as_json or html):
         raise click.UsageError("--fit-print prints its lines only: not with --json or --html")

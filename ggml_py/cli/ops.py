@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from .shared.bar import bar
-from .shared.options import as_json, echo_json
+from .shared.model_options import as_json, echo_json
 from .shared.source import Source, SourceType
 
 
@@ -65,7 +65,7 @@ def command(
     from ..builds import current, select
     from ..conformance import OpResults, OpResultsDiff, check_ops
     from ..conformance.program import op_program
-    from ..releases.planning import prepared
+    from ..releases.planned_cases import prepared
 
     if against != "CPU":
         raise click.UsageError(

@@ -9,7 +9,7 @@ from click.core import ParameterSource
 
 from ..trace.units import format_rate
 from .shared.bar import bar
-from .shared.options import ModelCommand, as_json, echo_json
+from .shared.model_options import ModelCommand, as_json, echo_json
 from .shared.predicted import load_machine
 from .shared.source import Source, as_given, check_options, planning_options
 

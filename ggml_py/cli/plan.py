@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from ..trace.answers.passes import PASS_NAMES, has_leaf_passes
-from .shared.analysis import analyze as show_misses
-from .shared.analysis import analyze_option
-from .shared.options import ModelCommand, as_json, echo_json
+from .shared.measured_run import analyze as show_misses
+from .shared.measured_run import analyze_option
+from .shared.model_options import ModelCommand, as_json, echo_json
 from .shared.output import check_output, save
 from .shared.predicted import Predictions, machine_option
 from .shared.remedies import Remedies
 from .shared.source import Source, source_options
-from .shared.what_if import FORMS, Assumption, ChangeType, changed
+from .shared.what_if_options import FORMS, Assumption, ChangeType, changed
 
 if TYPE_CHECKING:
     from ..memory.shortfalls import Shortfall

@@ -13,8 +13,8 @@ import click
 
 from ..files.sizes import parse_size
 from ..trace.names import counted
-from .shared.command_line import models_in
-from .shared.options import as_json, echo_json
+from .shared.model_options import as_json, echo_json
+from .shared.program_options import models_in
 
 if TYPE_CHECKING:
     from ..record.programs.identify import Recorder
@@ -164,7 +164,7 @@ def command(
     sims: str | None = None
     made_of: Sequence[DeviceMade] = ()
     if devices:
-        from ..record.programs.devices import sims_made, sims_text
+        from ..record.programs.sim_devices import sims_made, sims_text
 
         sims = sims_text(devices)  # before anything is built: it may be refused
         made_of = sims_made(devices)
@@ -174,7 +174,7 @@ def command(
         from ..record.programs.identify import simulator_for
 
         given = simulator_for(recorder, not no_build), sims
-    from ..record.provenance import made_at_start
+    from ..record.program_facts import made_at_start
 
     made = made_at_start(program, os.environ, made_of)
     if as_environment:
@@ -202,8 +202,8 @@ def command(
 def _say_without_weights(program: Sequence[str]) -> None:
     """Says that the model of a program of llama.cpp has no weights, before the program fails."""
     from ..errors import GgufError
+    from ..gguf.header_file import check_has_weights
     from ..gguf.reader import Gguf
-    from ..gguf.whole import check_has_weights
 
     for model in models_in(program):
         if not Path(model).is_file():

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .shared.options import as_json, echo_json
+from .shared.model_options import as_json, echo_json
 
 if TYPE_CHECKING:
     from ..releases.listing import BuildHere, ReleaseRow

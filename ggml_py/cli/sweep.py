@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .shared.options import IntList, ModelCommand, as_json, echo_json
+from .shared.model_options import IntList, ModelCommand, as_json, echo_json
 from .shared.predicted import load_machine, machine_option, said_of
 from .shared.source import Source, check_options, planning_options
 
@@ -73,7 +73,7 @@ def command(
 
 
 def _predict(said: dict[str, None], path: str | None) -> Predict | None:
-    from ..cost.change import predict_with
+    from ..cost.time_difference import predict_with
 
     if path is None:
         return None

@@ -7,8 +7,8 @@ from typing import Any
 import click
 
 from ..trace.names import counted
-from .shared.decodes import as_data, lines
-from .shared.options import ModelCommand, as_json, echo_json, model_options, read_model
+from .shared.decode_table import as_data, lines
+from .shared.model_options import ModelCommand, as_json, echo_json, model_options, read_model
 from .shared.output import check_output, save
 
 

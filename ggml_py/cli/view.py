@@ -11,7 +11,7 @@ import click
 
 from ..files.kinds import RECORD, RUN
 from ..trace.names import counted
-from .shared.options import SAVED, SourceOption, as_json, echo_json
+from .shared.model_options import SAVED, SourceOption, as_json, echo_json
 from .shared.output import check_output, check_target, save
 from .shared.predicted import load_machine, machine_option, said_of
 from .shared.records import choice_options, table, to_dict

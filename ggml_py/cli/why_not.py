@@ -12,11 +12,11 @@ import click
 from ..errors import AllocError, ModelError
 from ..trace.answers.why_not import ASKED
 from ..trace.promise import as_texts
-from .shared.flags import with_flags
-from .shared.options import ModelCommand, as_json, echo_json
-from .shared.setup import setup_of
+from .shared.flag_names import with_flags
+from .shared.model_options import ModelCommand, as_json, echo_json
+from .shared.model_setup import setup_of
+from .shared.named_tensor import get_tensor
 from .shared.source import Source, source_options
-from .shared.tensor import get_tensor
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -212,7 +212,7 @@ def _same_device(plan: Plan, b: int) -> Device | None:
     """The device of this machine with the name of the plan's device."""
     from ..backends.device import device
     from ..errors import UnknownDeviceError
-    from ..sim.device import existing
+    from ..sim.sim_device import existing
 
     name = plan.backends[b].device
     try:

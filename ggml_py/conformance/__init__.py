@@ -1,5 +1,6 @@
 """Whether devices compute right: op by op with upstream's own program, and in a model."""
 
+from .backend_ops import check_ops as check_ops
 from .diverge import ModelSide as ModelSide
 from .diverge import diverge as diverge
 from .divergence import Divergence as Divergence
@@ -9,4 +10,3 @@ from .op_results import OpCase as OpCase
 from .op_results import OpResults as OpResults
 from .op_results import OpResultsDiff as OpResultsDiff
 from .op_results import OpRow as OpRow
-from .ops import check_ops as check_ops

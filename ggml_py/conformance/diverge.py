@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..releases.planning import prepared
+from ..releases.planned_cases import prepared
 from .divergence import Divergence, NodeError
 from .forced import FIRST, SECOND, last_begun, read_rows
 

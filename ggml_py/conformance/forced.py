@@ -25,7 +25,7 @@ from ..boundary.ffi import ffi, lib
 from ..llama.watching import array_of
 from ..models import Model
 from ..record.op_tests import op_test, op_test_lines, why_no_test
-from ..tensors.call import call_of
+from ..tensors.live_call import call_of
 from ..tensors.nmse import nmse
 from ..trace.record import VIEW_OPS
 from .divergence import limit_of

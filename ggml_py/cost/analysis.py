@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..trace.planned import Planned
-from ..trace.run import MEASURED, ComputeRun, Recorded
+from ..trace.recorded import MEASURED, ComputeRun, Recorded
 from .cost import Cost, NodeCost, cost_of, limits
 from .machine import Machine
 

@@ -16,7 +16,7 @@ from ..trace.record import NODE
 from ..trace.split import SplitInput
 from ..trace.units import format_times
 from .applied import machine_for, stale
-from .assumed import assumed
+from .assumptions import assumed
 from .coldness import coldnesses
 from .datasheets import SheetEstimator
 from .estimate import OVERHEAD, Estimator

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from ..cost.machine import Machine
 from ..files.writing import write_whole
 from ..trace.planned import Planned
-from ..trace.run import Recorded
+from ..trace.recorded import Recorded
 
 
 class Exporter(NamedTuple):

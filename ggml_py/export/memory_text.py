@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ..memory import ComputeBuffer, MemoryBlock, PlanMemory
-from ..memory.moves import NodeMove
+from ..memory.node_moves import NodeMove
 from ..trace.names import counted
 from ..trace.planned import format_bytes
 from .to_terminal import new_console, plain_table

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ..trace.planned import Planned
-from ..trace.run import DOUBT, MEASURED, NOT_KNOWN, ComputeRun, Recorded
+from ..trace.recorded import DOUBT, MEASURED, NOT_KNOWN, ComputeRun, Recorded
 
 
 class SplitTime(NamedTuple):

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from ..memory.plan_memory import memory_of
 from ..trace.planned import Planned
-from ..trace.run import (
+from ..trace.recorded import (
     AT_MOST,
     COMPUTE,
     COPY,

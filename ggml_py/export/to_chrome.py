@@ -11,7 +11,7 @@ from itertools import count
 from typing import Any
 
 from ..trace.planned import Planned
-from ..trace.run import MEASURED, Recorded
+from ..trace.recorded import MEASURED, Recorded
 from .timeline import SCHEDULER, Timeline, of_plan, of_run
 
 _COLORS = {"wait": "grey", "copy": "thread_state_iowait", "compute": "good"}

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from ..advice.checks import advice
+from ..advice.all_findings import advice
 from ..trace.answers.excerpt import limits
 from ..trace.answers.shares import headline
 from ..trace.foreign import markdown, visible

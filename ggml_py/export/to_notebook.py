@@ -9,7 +9,7 @@ from ..trace.answers.shares import format_count, headline, shares
 from ..trace.html import MOST, folded, table
 from ..trace.names import counted
 from ..trace.planned import Planned, format_bytes
-from ..trace.run import Recorded
+from ..trace.recorded import Recorded
 
 
 def plan(plan: Planned) -> str:

@@ -21,8 +21,8 @@ from ..trace.names import counted
 from ..trace.planned import Planned, PlanTensor, Split, SplitInput, format_bytes
 from .passes_by_layer import lines as passes_by_layer
 from .snapshot_plan import unknown
-from .why_splits import lines as why_lines
-from .why_splits import numbers, short_ops
+from .split_reasons import lines as why_lines
+from .split_reasons import numbers, short_ops
 
 _ANY_WIDTH = 100_000
 _GROUPS = 5  # rows of groups of splits; if there are more, the last row is for all others

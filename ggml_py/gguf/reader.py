@@ -19,7 +19,7 @@ from ..boundary.ffi import BUILD, NULL, ffi, lib, sole_pointer, text
 from ..boundary.handle import Handle
 from ..boundary.mapped import Stamp, map_file
 from ..errors import AbortError, GgufError
-from . import split as _gguf_split
+from . import split_files as _gguf_split
 from .header import ADVICE, HeaderCheck
 
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ from ..trace.names import counted
 from ..trace.probes import where_probed
 from .library import Library
 from .native import ContextHandle
+from .norm_pins import why_norms
 from .options import SPLIT_MODES
 from .params import Params
-from .pins import why_norms
 
 if TYPE_CHECKING:
     from ..plan import Plan

@@ -16,8 +16,8 @@ from ..boundary.ffi import ffi, text
 from ..boundary.handle import Handle
 from ..boundary.uses import in_use, reading
 from ..errors import ArgumentError, DamagedFileError, ModelError
+from ..gguf.header_file import whole
 from ..gguf.reader import Gguf
-from ..gguf.whole import whole
 from ..graphs.graph import Graph
 from ..memory.shortfalls import UncutBuffer
 from ..plan import MemoryRow
@@ -28,22 +28,22 @@ from .batch import POS_MAX
 from .batch_checks import checked_tokens
 from .choices import choices_of
 from .command_line import CommandLine
-from .context import LlamaContext
+from .evaluating import LlamaContext
 from .library import Library
 from .likeliest import likeliest
+from .loaded_again import Again, Changes, reload
 from .memory import ContextMemory, Reserved, estimate, fit_print, give_up_pipeline, measure
+from .model_facts import model_made, with_fit
 from .model_sizes import ModelSizes
 from .native import ContextHandle, give_threads, lacking, load_model, naming, new_context
 from .observer import ContextRecording
 from .options import Fit, Options
 from .params import Params
 from .plans import Look, build, plan_of, reserved_plan_of, trace
-from .provenance import model_made, with_fit
 from .room import rooms
 from .sequences import SequenceCalls
 from .tokenizer import Tokenizer
 from .watching import Looking, Watching
-from .what_if import Again, Changes, reload
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -15,10 +15,10 @@ from ..trace.choice import Choice
 from .batch import POS_MAX
 from .batch_checks import check_seq
 from .generation import Generation, generated
-from .provenance import made_for
+from .loaded_again import Again, what_if
+from .model_facts import made_for
 from .shapes import check_shape
 from .tokenizer import Tokenizer
-from .what_if import Again, what_if
 
 if TYPE_CHECKING:
     import numpy.typing as npt

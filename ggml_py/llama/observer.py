@@ -9,14 +9,14 @@ from ..boundary.ffi import NULL, lib
 from ..enums import TensorFlag
 from ..graphs.graph import Graph
 from ..scheduler.capture import read_plan
-from ..scheduler.provenance import made_here
+from ..scheduler.process_facts import made_here
 from ..scheduler.recording import Recording
 from .decodes import Decode, DecodedUbatch, InputSet, differing
-from .pins import why_norms
+from .norm_pins import why_norms
 
 if TYPE_CHECKING:
     from ..plan import Plan
-    from .context import LlamaContext
+    from .evaluating import LlamaContext
 
 _SIZES = {"n_tokens": "inp_tokens", "n_outputs": "out_ids", "n_kv": "kq_mask"}  # of which inputs
 _UNSET = ("inp_embd", "inp_mixed_")  # for batches that have vectors in place of tokens

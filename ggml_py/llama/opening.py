@@ -9,8 +9,8 @@ from typing import Any
 
 from ..backends.device import Device
 from ..backends.device import devices as all_devices
+from ..gguf.header_file import check_has_weights, described
 from ..gguf.reader import Gguf
-from ..gguf.whole import check_has_weights, described
 from .command_line import CommandLine, parse
 from .library import Library, library
 from .llama_model import LlamaModel

@@ -9,7 +9,7 @@ from ..boundary.ffi import NULL, lib
 from ..errors import ModelError
 from ..scheduler.capture import read_plan
 from .library import Library
-from .pins import why_norms
+from .norm_pins import why_norms
 
 if TYPE_CHECKING:
     from ..plan import Plan

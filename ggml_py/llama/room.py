@@ -14,7 +14,7 @@ from ..errors import AllocError, ModelError
 from ..memory.shortfalls import DeviceRoom, Reserve, Shortfall, shortfalls
 from ..memory.shortfalls import used as used
 from ..plan import MemoryRow
-from ..sim.device import existing
+from ..sim.sim_device import existing
 from ..trace.expert_cache import ExpertCache, expert_cache
 from .options import BY_NAME
 from .overrides import whole_name

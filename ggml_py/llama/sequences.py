@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from .context import LlamaContext
+    from .evaluating import LlamaContext
 
 _CHANGING, _SAVING = "being changed", "being saved"
 _END = -1  # a position: the end of a sequence

@@ -11,8 +11,8 @@ from ..boundary.arguments import describe, integer
 from ..boundary.ffi import NULL, text
 from ..boundary.uses import reading
 from ..errors import ModelError
+from ..gguf.header_file import whole
 from ..gguf.reader import Gguf
-from ..gguf.whole import whole
 from .library import Library, library
 from .native import LlamaHandle, load_model
 

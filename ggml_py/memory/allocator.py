@@ -11,7 +11,7 @@ from ..trace.layout import ALLOC, FREE, REFERENCE, REUSE, TRIM, GraphLayout, Lay
 from ..trace.planned import Planned
 from ..trace.record import COPY, TensorRecord
 from ..trace.rules import parse_version, rules_of
-from .blocks import padded
+from .tensor_bytes import padded
 
 MAX_CHUNKS = 16  # GGML_VBUFFER_MAX_CHUNKS
 _ENDLESS = (1 << 63) - 1  # SIZE_MAX / 2

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..trace.layout import GraphLayout
 from ..trace.record import ComputeBufferRecord
-from .blocks import MemoryBlock, next_in_place, usage
+from .tensor_bytes import MemoryBlock, next_in_place, usage
 
 
 class ComputeBuffer:

@@ -11,10 +11,12 @@ from typing import Any
 from .. import llama
 from ..backends.device import Device
 from ..errors import ModelError, NotBuiltError
+from ..gguf.header_file import check_has_weights, described
 from ..gguf.reader import Gguf
-from ..gguf.whole import check_has_weights, described
 from ..llama.archs import ARCHITECTURES
+from ..llama.loaded_again import Changes, reload
 from ..llama.model import Model
+from ..llama.model_facts import model_made
 from ..llama.options import Options, Progress, checked
 from ..llama.overrides import (
     Overrides,
@@ -24,9 +26,7 @@ from ..llama.overrides import (
     warn_of_unmatched,
 )
 from ..llama.params import check_gpus, given_devices
-from ..llama.provenance import model_made
 from ..llama.room import rooms
-from ..llama.what_if import Changes, reload
 from ..tensors.tensor import TypeLike
 from .archs import ARCHS
 from .build.decoder import Decoder, DecoderWeights

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from ..llama.choices import Choice
     from ..llama.decodes import Decode
     from ..llama.generation import Sample
-    from ..llama.what_if import Again
+    from ..llama.loaded_again import Again
     from ..plan import Plan
     from ..scheduler.callbacks import EvalFunction
     from ..scheduler.recording import Recording

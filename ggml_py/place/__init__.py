@@ -1,7 +1,7 @@
 """Searches for the flags with which a model runs quickest on a measured machine: `place`."""
 
 from .evaluate import Way as Way
-from .flags import Flags as Flags
 from .place import Placed as Placed
 from .place import place as place
+from .placing_flags import Flags as Flags
 from .workload import Workload as Workload

@@ -11,14 +11,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .. import llama
-from ..cost.change import deviation
+from ..cost.bench_rows import BenchRow, added, gen_row, prompt_row
 from ..cost.machine import Machine
-from ..cost.rows import BenchRow, added, gen_row, prompt_row
+from ..cost.time_difference import deviation
 from ..errors import AbortError, AllocError, ModelError, UnknownDeviceError
 from ..llama import LlamaModel
 from ..llama.room import lacking, used
 from ..plan import MemoryRow, Plan
-from .flags import Flags
+from .placing_flags import Flags
 from .workload import Workload
 
 SURE = 1.645  # deviations of a normal distribution: nineteen of twenty are below

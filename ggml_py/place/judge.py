@@ -8,9 +8,9 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..cost.change import deviation, n_unknown
 from ..cost.cost import Cost, cost_of, estimator_of
 from ..cost.machine import Machine
+from ..cost.time_difference import deviation, n_unknown
 from ..errors import AbortError, AllocError, ModelError, UnknownDeviceError
 from ..memory.shortfalls import (
     DeviceRoom,

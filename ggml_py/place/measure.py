@@ -16,7 +16,7 @@ from ..boundary.ffi import BUILD
 from ..builds.script import folder_of
 from ..errors import NotBuiltError
 from .evaluate import Way
-from .flags import Flags, device_words
+from .placing_flags import Flags, device_words
 from .workload import Workload
 
 NAME = "llama-bench"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from .flags import ATTENTION, DENSE, Flags
+from .placing_flags import ATTENTION, DENSE, Flags
 
 _UBATCHES = (64, 128, 256, 512, 1024, 2048)
 _N_BATCH = 2048  # llama-server's

@@ -16,9 +16,9 @@ from ..errors import AllocError, ModelError
 from ..llama import Fit, LlamaModel
 from ..llama.overrides import resolve_overrides
 from .evaluate import Evaluator, Way
-from .flags import Flags, server_line
 from .measure import NAME, Measured, bench_line, noise, refusal, tests_of
 from .moves import Choices
+from .placing_flags import Flags, server_line
 from .search import search
 from .verdict import Verdict, judge, reason
 from .workload import Workload

@@ -9,8 +9,8 @@ from dataclasses import fields
 from typing import NamedTuple
 
 from .evaluate import Evaluator, Way, doubt
-from .flags import Flags
 from .moves import AXES, Choices
+from .placing_flags import Flags
 
 _FROM = 2  # starts that the search goes on from
 _GAIN = 1e-3  # part of the time that a step must save

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ..cost.rows import BenchRow
+from ..cost.bench_rows import BenchRow
 from ..trace.units import format_ms, format_number
 from .evaluate import SURE, Way, WorkloadTime, doubt, more_late
 

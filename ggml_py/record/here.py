@@ -13,7 +13,7 @@ from ..boundary.arguments import integer
 from ..boundary.ffi import BUILD, ffi, lib
 from ..errors import ArgumentError, BusyError, MissingFunctionError
 from ..export.json.values import to_json
-from ..scheduler.provenance import made_here
+from ..scheduler.process_facts import made_here
 from .programs.launch import new_file
 
 if TYPE_CHECKING:

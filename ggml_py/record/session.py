@@ -20,7 +20,7 @@ from ..trace.probes import FUSED_OPS, refused_in
 from ..trace.record import OF_PROGRAM, collection_paused
 from . import stream
 from .pipeline import no_pipeline
-from .provenance import made_in
+from .program_facts import made_in
 from .reallocs import realloc_reason
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class Process:
     @cached_property
     def run(self) -> Run:
         """Its computes with their times. Raises ValueError if they were not recorded."""
-        from .runs import run_of
+        from .computes import run_of
 
         return run_of(self)
 

@@ -9,5 +9,5 @@ from .compare import Comparison as Comparison
 from .compare import compare as compare
 from .listing import listing as listing
 from .rule_cases import rule_cases as rule_cases
-from .work import Made as Made
-from .work import Work as Work
+from .tasks import Made as Made
+from .tasks import Work as Work

@@ -10,8 +10,8 @@ from ..trace.rules import RELEASES, find_release
 from .compare import Comparison, compared
 from .conditions import check_names, rounds_of
 from .conditions import condition as holds
-from .planning import Progress, plans_under, prepared
-from .work import Made, Work
+from .planned_cases import Progress, plans_under, prepared
+from .tasks import Made, Work
 
 
 @dataclass(frozen=True)

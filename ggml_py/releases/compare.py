@@ -8,15 +8,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ..cost import Machine
-from ..cost.change import PredictedTime, predicted_time
+from ..cost.time_difference import PredictedTime, predicted_time
 from ..trace.answers.diff import Diff, diff
 from ..trace.names import counted
 from .attribution import Attribution, agrees, changes, explained, parting
 from .outputs import MIN_ROUNDS, OutputError, TimeChange, output_error, time_change
-from .planning import Progress, plans_under, prepared
+from .planned_cases import Progress, plans_under, prepared
 from .runs import run_changes
 from .source_changes import SourceChange, lines_of, source_changes
-from .work import Made, Work
+from .tasks import Made, Work
 
 _CASES, _ROWS = 8, 3  # cases whose differences are shown, and rows of each kind
 _ONLY_CONFIRMED = (

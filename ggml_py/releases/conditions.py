@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from ..checks import assert_no_fallback
 from ..plan import Plan
 from .outputs import output_error, time_change
-from .work import Made
+from .tasks import Made
 
 _NUMBER = re.compile(r"(\w+) *(<=|>=|==|!=|<|>) *(\d+|\d*\.?\d+(?:e[+-]?\d+)?)")
 _PLACE = re.compile(r"(.+?) (on|not on) (\S+)")

@@ -20,7 +20,7 @@ from ..files.reading import decoded, read_file
 from ..plan import Plan
 from ..record.session import Record
 from .attribution import changes
-from .work import Made, Work
+from .tasks import Made, Work
 
 CASES, PLAN, RECORD = "cases.txt", ".json.gz", ".ggrec"
 

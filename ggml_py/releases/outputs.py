@@ -13,7 +13,7 @@ import numpy as np
 from ..scheduler.observed import Output
 from ..tensors.nmse import nmse
 from ..trace.units import format_time
-from .work import Made
+from .tasks import Made
 
 # What upstream's test-llama-archs allows between two backends; of a p-value, one in a hundred.
 ERROR, P = 1e-4, 0.01

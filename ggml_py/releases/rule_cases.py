@@ -9,7 +9,7 @@ from .drawn_at_random import draw, draw_sizes
 from .memory_cases import CASES as MEMORY
 from .memory_cases import RESERVED
 from .placing_cases import CASES as PLACING
-from .work import Work
+from .tasks import Work
 
 _GPU, _CPU, _SQUARE = "gpu0", "CPU", (64, 64, 1, 1)
 SEEDS, SIZES = (2, 212), (3, 8)  # found by benchmarks/rule_mutants.py

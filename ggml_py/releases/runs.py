@@ -13,7 +13,7 @@ from ..trace.rules import rules_of
 from ..trace.units import format_error
 from .attribution import Attribution, drops_pins
 from .outputs import ERROR, output_error, time_change
-from .work import Made
+from .tasks import Made
 
 _SHOWN = 3  # copies in a sentence
 

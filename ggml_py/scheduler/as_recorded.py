@@ -17,8 +17,8 @@ from ..boundary.ffi import ffi, lib
 from ..errors import AbortError, AllocError, ArgumentError
 from ..plan import Plan
 from ..sim.assumed import assuming
-from ..sim.device import SimDevice, sim_device
 from ..sim.profiles.call import CUSTOM_OPS
+from ..sim.sim_device import SimDevice, sim_device
 from ..tensors.tensor import Tensor
 from ..trace.planned import format_bytes
 from ..trace.record import VIEW_OPS, BuftRecord, Capture
@@ -32,7 +32,7 @@ from .observed import (
     run_once,
     unplaced_lines,
 )
-from .provenance import made_again
+from .process_facts import made_again
 from .rebuilt import Places, RebuiltGraph, rebuilt
 from .refusal import deciding
 from .scheduler import Scheduler

@@ -14,10 +14,10 @@ from .. import enums
 from ..boundary.ffi import BUILD, NULL, ffi, lib, text
 from ..errors import MissingFunctionError
 from ..plan import Plan
-from ..sim.device import profiles_of_files
 from ..sim.profile import NOT_ON_RECORD as UNRECORDED
 from ..sim.profile import Profile
 from ..sim.profiles.call import call_of_record
+from ..sim.sim_device import profiles_of_files
 from ..trace.decode import Meaning, Records, read
 from ..trace.layout import GraphLayout
 from ..trace.provenance import UNKNOWN, Provenance

@@ -17,7 +17,7 @@ from ..backends.sharing import changing
 from ..boundary.ffi import NULL, ffi, lib
 from ..errors import GgmlError
 from ..tensors.tensor import Tensor
-from ..trace.run import COPY, NODES, WAIT, RunEvent
+from ..trace.recorded import COPY, NODES, WAIT, RunEvent
 from .made_up import MadeUp
 from .reallocations import labels
 from .rebuilt import RebuiltGraph

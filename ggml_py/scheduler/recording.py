@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ..graphs.graph import Graph
     from ..plan import Plan
     from ..run import Run
-    from ..trace.run import RunEvent, SchedulerRecord
+    from ..trace.recorded import RunEvent, SchedulerRecord
     from .borrowed import BorrowedScheduler
     from .scheduler import Scheduler
 
@@ -136,7 +136,7 @@ class Recording:
     def _record(
         self, scheduler: Recorded, rows: Any, lost: int, index_of: Sequence[int]
     ) -> SchedulerRecord:
-        from ..trace.run import SchedulerRecord
+        from ..trace.recorded import SchedulerRecord
 
         devices = [backend.device for backend in scheduler.backends]
         n_computes = int(rows["compute"].max()) + 1 if len(rows) else 0

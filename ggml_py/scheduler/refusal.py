@@ -14,8 +14,8 @@ from ..boundary.ffi import NULL, ffi, lib, text
 from ..enums import BackendDevType, TensorFlag
 from ..errors import AbortError, AllocError, ArgumentError
 from ..graphs.graph import Graph
-from ..sim.device import profiles_of_files
 from ..sim.profile import NOT_ON_RECORD
+from ..sim.sim_device import profiles_of_files
 from ..trace.names import counted
 from ..trace.record import VIEW_OPS
 
@@ -135,7 +135,7 @@ def _unsupported(scheduler: Scheduler, graph: Graph) -> ArgumentError | None:
             return ArgumentError(
                 f"no backend of this scheduler ({_has(scheduler)}) supports '{node.name}' = "
                 f"{node.op.name}({_sources(node)}), not even the last one: other types or shapes "
-                "may be supported, see ggml_py.variants.search"
+                "may be supported, see ggml_py.variants.nearest"
             )
     return None
 

@@ -179,7 +179,7 @@ class Scheduler(ReadScheduler, Lender):
                 return read_plan(lib.gp_sched_plan, self.ptr, raw, self._pinned, provenance=made)
 
     def _made(self) -> Provenance:
-        from .provenance import made_here  # here, to import ggml_py faster
+        from .process_facts import made_here  # here, to import ggml_py faster
 
         return made_here((b.device for b in self.backends), ask_servers=False)
 

@@ -11,9 +11,9 @@ from ..boundary.arguments import integer
 from ..boundary.ffi import ffi, lib, text
 from ..errors import ArgumentError, MissingFunctionError
 from ..tensors.tensor import Tensor
-from .parts import Cgraph, Galloc, HashSet, LiveScheduler, SchedSplit, View
 from .reallocations import labels
 from .struct import Array, Field, Pointer, fields_of, numbers, shown, word, words
+from .struct_parts import Cgraph, Galloc, HashSet, LiveScheduler, SchedSplit, View
 
 if TYPE_CHECKING:
     from .reads import ReadScheduler

@@ -90,7 +90,7 @@ class Profile:
             return self._decide(tensor)
         if hasattr(tensor, "record"):
             return self._decide(recorded_call(tensor.plan, tensor.record))
-        from ..tensors.call import call_of  # here: plans work without the library
+        from ..tensors.live_call import call_of  # here: plans work without the library
 
         try:
             call = call_of(tensor)

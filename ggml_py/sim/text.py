@@ -8,8 +8,8 @@ from typing import Any
 from ..backends.device import device
 from ..errors import ArgumentError
 from ..files.sizes import parse_size
-from .device import SimDevice, existing, sim_device
 from .named import load_profile
+from .sim_device import SimDevice, existing, sim_device
 
 _SET = "set."
 

@@ -34,7 +34,7 @@ from .record import (
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from .run import RunEvent
+    from .recorded import RunEvent
 
 _PLACED = (TENSOR_KINDS.index(NODE), TENSOR_KINDS.index(LEAF))  # the kinds that the passes place
 
@@ -303,7 +303,7 @@ def run_events(
 ) -> tuple[RunEvent, ...]:
     """The events of an array of struct gp_run_event. Their times begin at `began`, and `base`
     events are before them."""
-    from .run import RunEvent
+    from .recorded import RunEvent
 
     c = columns_of(rows)
     return rows_of(

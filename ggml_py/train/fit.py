@@ -15,9 +15,9 @@ from .. import enums
 from ..boundary.arguments import check_function, integer, ptr_of
 from ..errors import ArgumentError
 from ..trace.names import counted
-from .context import OptContext
-from .data import Dataset, OptResult
-from .params import SGD, AdamW
+from .datasets import Dataset, OptResult
+from .opt_context import OptContext
+from .optimizers import SGD, AdamW
 
 if TYPE_CHECKING:
     from ..scheduler.scheduler import Scheduler

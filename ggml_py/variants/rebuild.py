@@ -21,7 +21,7 @@ from ..errors import ArgumentError, GgmlError
 from ..graphs.context import Context
 from ..graphs.node import N_PARAMS, new_tensor, node_of_call
 from ..sim.profiles.call import SELF, VIEWS, Call, Operand, recorded_call
-from ..tensors.call import call_of
+from ..tensors.live_call import call_of
 from ..tensors.op_settings import SINKS
 from ..tensors.tensor import Tensor
 from ..trace.plan_tensor import PlanTensor

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import ggml_py as ggml
-from ggml_py.advice import checks as advice
+from ggml_py.advice import all_findings as advice
 from ggml_py.trace.facts import Facts, weight_pattern
 
 from ..support import graphs, random_graphs

@@ -4,7 +4,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from ggml_py.advice import checks as advice
+from ggml_py.advice import all_findings as advice
 
 from ..support.advice_world import (
     World,

@@ -8,14 +8,15 @@ import pytest
 
 import ggml_py as ggml
 from ggml_py.boundary.ffi import BUILD
-from ggml_py.calibrate import attention, calibrate, overheads
-from ggml_py.calibrate.bench import LEAST, MOST_MATRICES, Bench, _Chunk, work_as_upstream
+from ggml_py.calibrate import attention_times as attention
+from ggml_py.calibrate import calibrate, overheads
 from ggml_py.calibrate.describe import Busy, _is_here, largest_cache, processor, shares_cache
 from ggml_py.calibrate.drift import Drift, drift_of, look_at
 from ggml_py.calibrate.elementwise import OPS, measure_op
+from ggml_py.calibrate.matrices import MAPPED, OWN, matrices, places_of
+from ggml_py.calibrate.node_times import LEAST, MOST_MATRICES, Bench, _Chunk, work_as_upstream
 from ggml_py.calibrate.overheads import measure_split
 from ggml_py.calibrate.products import _product, measure_again, measure_experts, measure_type
-from ggml_py.calibrate.weights import MAPPED, OWN, matrices, places_of
 from ggml_py.cost import Machine
 from ggml_py.cost.sample import DRIFTS, SHAPES
 from ggml_py.errors import ServerLostError
@@ -25,7 +26,7 @@ from ..support import cli_runs, rpc_net
 
 MiB = 1 << 20
 here = importlib.import_module("ggml_py.calibrate.calibrate")  # the package has the function
-measuring = importlib.import_module("ggml_py.calibrate.bench")
+measuring = importlib.import_module("ggml_py.calibrate.node_times")
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 import ggml_py as ggml
 from ggml_py import log as _log
 from ggml_py.cli.devices import command as devices_command
-from ggml_py.cli.shared.options import device_names
+from ggml_py.cli.shared.model_options import device_names
 from ggml_py.models.synthetic import LlamaSpec, write_llama
 
 from ..support import cli_runs

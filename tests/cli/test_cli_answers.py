@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 import pytest
 
 import ggml_py as ggml
-from ggml_py.cli.shared.options import with_properties
+from ggml_py.cli.shared.model_options import with_properties
 from ggml_py.models.synthetic import LlamaSpec, write_llama
 from ggml_py.sim.profile import row_of
 from ggml_py.sim.profiles.call import call_of_record

@@ -7,7 +7,7 @@ import pytest
 
 from ggml_py.cli.shared import bar as bar_
 from ggml_py.cli.shared.bar import bar
-from ggml_py.cli.shared.options import read_model
+from ggml_py.cli.shared.model_options import read_model
 from ggml_py.models.synthetic import LlamaSpec, write_llama
 
 

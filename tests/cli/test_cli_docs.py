@@ -10,8 +10,8 @@ import pytest
 
 from ggml_py import llama
 from ggml_py.cli import generate, plan
-from ggml_py.cli.shared.options import SourceOption
-from ggml_py.cli.shared.what_if import ChangeType
+from ggml_py.cli.shared.model_options import SourceOption
+from ggml_py.cli.shared.what_if_options import ChangeType
 from ggml_py.llama.sampling import Sampling
 from ggml_py.models import load
 from ggml_py.models.synthetic import LlamaSpec, write_llama

@@ -7,7 +7,7 @@ import pytest
 
 from ggml_py.cli import main
 from ggml_py.cli.plan import command as plan
-from ggml_py.cli.shared.flags import with_flags
+from ggml_py.cli.shared.flag_names import with_flags
 from ggml_py.llama.options import TABLE
 from ggml_py.models.synthetic import LlamaSpec, write_llama
 

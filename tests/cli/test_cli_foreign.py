@@ -9,7 +9,7 @@ import sys
 import pytest
 
 import ggml_py as ggml
-from ggml_py.export.json import plan as to_json
+from ggml_py.export.json import plan_file as to_json
 
 from ..support.drawn_plans import llama
 

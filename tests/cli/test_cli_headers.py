@@ -16,7 +16,7 @@ from ggml_py.cli.record import _say_without_weights
 from ggml_py.cli.shared.cases import cases_of
 from ggml_py.models import load
 from ggml_py.models.synthetic import LlamaSpec, write_llama
-from ggml_py.sim.device import _sims as sim_devices
+from ggml_py.sim.sim_device import _sims as sim_devices
 
 from ..support.measured import knows_all
 from ..support.served import serving

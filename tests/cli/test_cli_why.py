@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 import ggml_py as ggml
-from ggml_py.cli.shared.what_if import ChangeType, changed
+from ggml_py.cli.shared.what_if_options import ChangeType, changed
 from ggml_py.export.layers import layers as layers_of
 from ggml_py.export.to_terminal import show_diff, show_passes
 from ggml_py.models.synthetic import LlamaSpec, write_llama

@@ -3,7 +3,7 @@
 import pytest
 
 import ggml_py as ggml
-from ggml_py.cost.rows import gen_row, prompt_row
+from ggml_py.cost.bench_rows import gen_row, prompt_row
 
 from ..support.measured import device, machine, sample
 

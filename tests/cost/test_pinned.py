@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import ggml_py as ggml
-from ggml_py.calibrate.bench import Bench
+from ggml_py.calibrate.node_times import Bench
 from ggml_py.calibrate.overheads import measure_split
 
 from ..support.measured import device, machine, sample

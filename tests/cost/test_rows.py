@@ -7,10 +7,10 @@ import pytest
 
 import ggml_py as ggml
 from ggml_py import llama
-from ggml_py.cost import rows
+from ggml_py.cost import bench_rows as rows
 from ggml_py.cost.analysis import Analysis
-from ggml_py.cost.change import predicted_time
-from ggml_py.cost.rows import prompt_row
+from ggml_py.cost.bench_rows import prompt_row
+from ggml_py.cost.time_difference import predicted_time
 from ggml_py.export.predicted_times import predicted_times
 from ggml_py.models.synthetic import LlamaSpec, write_llama
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from ggml_py import llama
-from ggml_py.cost.change import predict_with
+from ggml_py.cost.time_difference import predict_with
 from ggml_py.models.synthetic import LlamaSpec, write_llama
 from ggml_py.trace import sweep
 

@@ -7,7 +7,7 @@ import pytest
 
 import ggml_py as ggml
 from ggml_py.calibrate import overheads, turns
-from ggml_py.calibrate.bench import Bench
+from ggml_py.calibrate.node_times import Bench
 
 from ..support.measured import machine, sample
 

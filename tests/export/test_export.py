@@ -13,8 +13,8 @@ import pytest
 
 import ggml_py as ggml
 from ggml_py.export import formats, rows, run_times
-from ggml_py.export.page import diff as page_diff
 from ggml_py.export.page import interning, to_html
+from ggml_py.export.page import side_by_side as page_diff
 from ggml_py.trace import reference
 from ggml_py.trace.names import layer_in
 from ggml_py.trace.record import Capture

@@ -10,7 +10,7 @@ import pytest
 
 import ggml_py as ggml
 from ggml_py.advice.finding import Finding
-from ggml_py.export.json import plan as to_json
+from ggml_py.export.json import plan_file as to_json
 from ggml_py.trace.units import AtLeast, most
 
 from ..support.advice_world import World, gpu

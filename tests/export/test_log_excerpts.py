@@ -17,7 +17,7 @@ import ggml_py as ggml
 from ggml_py.cli import cli
 from ggml_py.export import to_text
 from ggml_py.export.formats import EXPORTERS
-from ggml_py.export.json import plan as to_json
+from ggml_py.export.json import plan_file as to_json
 from ggml_py.export.to_terminal import show
 from ggml_py.models import load
 

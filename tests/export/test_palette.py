@@ -9,7 +9,7 @@ import pytest
 
 import ggml_py as ggml
 from ggml_py.export import palette, to_dot, to_model_explorer
-from ggml_py.export.page import data as page_data
+from ggml_py.export.page import columns as page_data
 from ggml_py.export.page import to_html
 from ggml_py.trace import reference
 from ggml_py.trace.record import BackendRecord, BuftRecord, Capture

@@ -10,7 +10,7 @@ import jsonschema
 import pytest
 
 from ggml_py import Run
-from ggml_py.export.json import run as run_json
+from ggml_py.export.json import run_file as run_json
 from ggml_py.models import load
 from ggml_py.models.synthetic import LlamaSpec, write_llama
 

@@ -116,7 +116,7 @@ def test_what_grows_while_it_is_read_is_bounded(tmp_path, monkeypatch):
 
 def test_a_bomb(tmp_path, monkeypatch):
     """A megabyte that asks for a gigabyte."""
-    from ggml_py.export.json import plan as to_json
+    from ggml_py.export.json import plan_file as to_json
 
     monkeypatch.setattr(to_json, "MOST", 1 << 24)
     (tmp_path / "p.json.gz").write_bytes(gzip.compress(bytes(1 << 25)))

@@ -9,7 +9,7 @@ import ggml_py as ggml
 from ggml_py.graphs.node import N_SOURCES, node_of_call
 from ggml_py.scheduler.as_recorded import AsRecorded, replay_as_recorded
 from ggml_py.scheduler.replay import replay
-from ggml_py.tensors.call import call_of
+from ggml_py.tensors.live_call import call_of
 
 from ..support import op_samples
 

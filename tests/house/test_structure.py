@@ -174,7 +174,7 @@ def test_an_upward_import_is_noticed(kind, folder, why, tmp_path):
     ("source", "target"),
     [
         ("trace.cause", "boundary.ffi"), ("export.rows", "tensors.tensor"),
-        ("tensors.tensor", "trace.record"), ("gguf.reader", "sim.device"),
+        ("tensors.tensor", "trace.record"), ("gguf.reader", "sim.sim_device"),
         ("models.own_model", "trace.cause"), ("boundary.handle", "export.rows"),
         ("scheduler.scheduler", "models.own_model"), ("new.room", "errors"),
     ],

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from ggml_py import BusyError, ClosedError, ModelError, models
-from ggml_py.llama.context import LlamaContext
+from ggml_py.llama.evaluating import LlamaContext
 from ggml_py.models import Batch
 
 from ..support import sequence_cases

@@ -9,7 +9,7 @@ from ggml_py.cli.plan import command as plan
 from ggml_py.llama.flags import words_of
 from ggml_py.llama.options import TABLE, Options, checked
 from ggml_py.models import load
-from ggml_py.place.flags import Flags
+from ggml_py.place.placing_flags import Flags
 
 LOADS_OWN = {"graphs", "build", "header_only"}
 NOT_IN_LLAMA = {"devices", "tensor_overrides", "progress", "program"}

@@ -8,9 +8,9 @@ import pytest
 
 import ggml_py as ggml
 from ggml_py.boundary.ffi import ffi
-from ggml_py.export.json import plan as to_json
+from ggml_py.export.json import plan_file as to_json
 from ggml_py.memory.allocator import CannotLayOutError, lay_out, layout_unknown
-from ggml_py.memory.blocks import usage
+from ggml_py.memory.tensor_bytes import usage
 from ggml_py.trace.layout import OWN, REUSE
 
 from ..support import random_graphs

@@ -7,10 +7,10 @@ import jsonschema
 import pytest
 
 import ggml_py as ggml
-from ggml_py.export.json import plan as to_json
+from ggml_py.export.json import plan_file as to_json
 from ggml_py.export.memory_page import page
 from ggml_py.export.memory_text import curve
-from ggml_py.memory.moves import node_moves
+from ggml_py.memory.node_moves import node_moves
 from ggml_py.trace.promise import MemoryRow, Promise
 
 KIB = 1024

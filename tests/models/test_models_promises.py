@@ -13,8 +13,8 @@ import pytest
 
 import ggml_py as ggml
 from ggml_py import ModelError
+from ggml_py.llama.loaded_again import regex_of
 from ggml_py.llama.programs import with_defaults
-from ggml_py.llama.what_if import regex_of
 from ggml_py.models import load
 from ggml_py.models.synthetic import LlamaSpec
 

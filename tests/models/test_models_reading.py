@@ -16,7 +16,7 @@ import ggml_py as ggml
 from ggml_py import ModelError, models
 from ggml_py.boundary.ffi import ffi, lib
 from ggml_py.boundary.handle import LIVE
-from ggml_py.models.file import reading
+from ggml_py.models.file import copying as reading
 from ggml_py.models.synthetic import LlamaSpec, write_llama
 
 load = partial(models.load, n_threads=1)  # see test_models.py

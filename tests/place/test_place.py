@@ -7,12 +7,12 @@ from types import SimpleNamespace
 import pytest
 
 from ggml_py import llama
-from ggml_py.cost.rows import BenchRow
+from ggml_py.cost.bench_rows import BenchRow
 from ggml_py.models.synthetic import LlamaSpec, write_llama
 from ggml_py.place import Flags, Way, Workload, place
 from ggml_py.place.evaluate import Evaluator, WorkloadTime, doubt
-from ggml_py.place.flags import device_words, server_line
 from ggml_py.place.moves import AXES, Choices
+from ggml_py.place.placing_flags import device_words, server_line
 from ggml_py.place.search import _simplest
 from ggml_py.place.verdict import judge
 

@@ -4,9 +4,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from ggml_py.cost.rows import BenchRow
+from ggml_py.cost.bench_rows import BenchRow
 from ggml_py.place.evaluate import Way, WorkloadTime
-from ggml_py.place.flags import Flags
+from ggml_py.place.placing_flags import Flags
 from ggml_py.place.verdict import judge
 from ggml_py.place.workload import Workload
 

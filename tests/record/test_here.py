@@ -11,7 +11,7 @@ from ggml_py.builds.processor import host
 from ggml_py.errors import ArgumentError, BusyError
 from ggml_py.export.json.values import from_json
 from ggml_py.models.synthetic import LlamaSpec, write_llama
-from ggml_py.record.provenance import made_at_start, made_by
+from ggml_py.record.program_facts import made_at_start, made_by
 from ggml_py.trace.provenance import DeviceMade, Provenance
 
 from ..support import graphs

@@ -13,8 +13,8 @@ import pytest
 import ggml_py as ggml
 from ggml_py.models.synthetic import LlamaSpec, write_llama
 from ggml_py.record.programs import launch
-from ggml_py.record.programs.devices import sims_text
 from ggml_py.record.programs.identify import recorder_for, simulator_for
+from ggml_py.record.programs.sim_devices import sims_text
 from ggml_py.scheduler.replay import replay
 from ggml_py.sim.given import named_devices
 from ggml_py.trace.refusals import refused

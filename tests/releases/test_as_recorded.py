@@ -9,8 +9,9 @@ import pytest
 
 import ggml_py as ggml
 from ggml_py.builds import current
-from ggml_py.releases import Work, planning, rule_cases
-from ggml_py.releases.planning import plans_under
+from ggml_py.releases import Work, rule_cases
+from ggml_py.releases import planned_cases as planning
+from ggml_py.releases.planned_cases import plans_under
 from ggml_py.scheduler import as_recorded
 from ggml_py.scheduler.as_recorded import AsRecorded, replay_as_recorded
 from ggml_py.scheduler.observed import Observed

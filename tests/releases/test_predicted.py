@@ -8,7 +8,7 @@ import ggml_py as ggml
 from ggml_py.cost.work import fused_heads, work_of
 from ggml_py.releases import Made
 from ggml_py.releases.compare import compared
-from ggml_py.releases.work import Work
+from ggml_py.releases.tasks import Work
 
 from ..support.cli_runs import fails, run
 from ..support.drawn_plans import llama

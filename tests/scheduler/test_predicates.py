@@ -11,7 +11,7 @@ import pytest
 
 import ggml_py as ggml
 from ggml_py.boundary.callback import take_raised
-from ggml_py.sim import device as sim
+from ggml_py.sim import sim_device as sim
 from ggml_py.sim.calls import Predicate
 
 from ..support import native_counts

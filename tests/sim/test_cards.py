@@ -17,7 +17,7 @@ from ggml_py.models.synthetic import LlamaSpec, write_llama
 from ggml_py.sim.card import _MEMORY, card_backends, card_names, card_properties
 from ggml_py.sim.profiles.cards import CARDS, OF_BACKEND
 from ggml_py.sim.text import sim_device_of
-from ggml_py.tensors.call import call_of
+from ggml_py.tensors.live_call import call_of
 
 from ..support.docs_ops import answers
 from ..support.profile_cases import parsed

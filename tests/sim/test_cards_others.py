@@ -6,7 +6,7 @@ import pytest
 
 import ggml_py as ggml
 from ggml_py.sim.profiles.cards import CARDS
-from ggml_py.tensors.call import call_of
+from ggml_py.tensors.live_call import call_of
 
 from ..support import docs_ops
 from ..support.profile_cases import parsed

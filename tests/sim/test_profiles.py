@@ -17,7 +17,7 @@ from ggml_py.models.synthetic import LlamaSpec, write_llama
 from ggml_py.record.op_tests import write_op_tests
 from ggml_py.sim.profile import NOT_ON_RECORD, row_of
 from ggml_py.sim.profiles.call import call_of_record
-from ggml_py.tensors.call import call_of
+from ggml_py.tensors.live_call import call_of
 
 from ..support.cli_runs import fails, ok
 from ..support.profile_cases import parsed

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ggml_py import Run
-from ggml_py.trace import reference, run
+from ggml_py.trace import recorded as run
+from ggml_py.trace import reference
 from ggml_py.trace.record import (
     LEAF,
     NODE,

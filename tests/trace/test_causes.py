@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import ggml_py as ggml
-from ggml_py.export.json import plan as to_json
+from ggml_py.export.json import plan_file as to_json
 from ggml_py.trace import causes
 from ggml_py.trace.answers import reasons
 from ggml_py.trace.cause import WITNESSES

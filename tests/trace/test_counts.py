@@ -7,7 +7,7 @@ import pytest
 
 import ggml_py as ggml
 from ggml_py.export import timeline
-from ggml_py.export.json import plan as to_json
+from ggml_py.export.json import plan_file as to_json
 from ggml_py.export.rows import copy_rows, split_rows
 from ggml_py.trace.answers.passing import passing
 from ggml_py.trace.facts import Facts, nbytes

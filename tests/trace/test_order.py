@@ -14,7 +14,7 @@ from click.testing import CliRunner
 import ggml_py as ggml
 from ggml_py import ArgumentError, Plan
 from ggml_py.cli import cli
-from ggml_py.export.json import plan as to_json
+from ggml_py.export.json import plan_file as to_json
 from ggml_py.models import load
 from ggml_py.models.synthetic import LlamaSpec
 from ggml_py.sim.calls import check_order

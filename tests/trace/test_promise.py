@@ -7,7 +7,7 @@ import pickle
 import pytest
 
 from ggml_py import Plan
-from ggml_py.export.json import plan as to_json
+from ggml_py.export.json import plan_file as to_json
 from ggml_py.trace.promise import MemoryRow, Promise, as_texts
 
 ROW = MemoryRow("gpu0", "gpu0", 1 << 20, 2 << 20, None)

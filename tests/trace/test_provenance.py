@@ -15,7 +15,7 @@ from ggml_py.boundary.ffi import BUILD
 from ggml_py.builds.processor import host
 from ggml_py.cost import Machine
 from ggml_py.export import snapshot
-from ggml_py.export.json import plan as to_json
+from ggml_py.export.json import plan_file as to_json
 from ggml_py.gguf.reader import Gguf
 from ggml_py.models import load
 from ggml_py.models.synthetic import LlamaSpec, write_llama

@@ -8,7 +8,7 @@ import jsonschema
 import pytest
 
 import ggml_py as ggml
-from ggml_py.export.json import plan as to_json
+from ggml_py.export.json import plan_file as to_json
 from ggml_py.scheduler import capture
 from ggml_py.trace import reference
 

@@ -8,7 +8,7 @@ import json
 import pytest
 
 import ggml_py as ggml
-from ggml_py.export.json import plan as to_json
+from ggml_py.export.json import plan_file as to_json
 from ggml_py.models import load
 from ggml_py.models.synthetic import LlamaSpec
 from ggml_py.trace.refusals import MEMORY, OP, UNKNOWN, refused

@@ -13,7 +13,7 @@ import ggml_py as ggml
 from ggml_py import ArgumentError, Run
 from ggml_py.models import load
 from ggml_py.models.synthetic import LlamaSpec
-from ggml_py.trace.run import COMPUTE, COPY, NODES, WAIT, RunEvent, SchedulerRecord
+from ggml_py.trace.recorded import COMPUTE, COPY, NODES, WAIT, RunEvent, SchedulerRecord
 
 from ..support.sim_net import Net
 

@@ -11,9 +11,9 @@ import pytest
 import ggml_py as ggml
 from ggml_py import Run
 from ggml_py.export import run_times, timeline, to_chrome
-from ggml_py.export.json import run as run_json
-from ggml_py.export.page import data as page_data
-from ggml_py.trace.run import (
+from ggml_py.export.json import run_file as run_json
+from ggml_py.export.page import columns as page_data
+from ggml_py.trace.recorded import (
     ASYNC,
     AT_MOST,
     AT_ONCE,

@@ -15,10 +15,10 @@ from ggml_py.advice.finding import Finding
 from ggml_py.cli import cost as cli_cost
 from ggml_py.cli import place as cli_place
 from ggml_py.conformance.divergence import NodeError
-from ggml_py.cost.change import PredictedTime, predicted
+from ggml_py.cost.bench_rows import BenchRow
 from ggml_py.cost.cost import CopyCost, Cost, NodeCost, SplitCost
 from ggml_py.cost.machine import Machine
-from ggml_py.cost.rows import BenchRow
+from ggml_py.cost.time_difference import PredictedTime, predicted
 from ggml_py.cost.unmeasured import unmeasured
 from ggml_py.export.predicted_times import predicted_times
 from ggml_py.models import load

@@ -6,8 +6,8 @@ import time
 import pytest
 
 import ggml_py as ggml
+from ggml_py.variants.nearest import MOST_ASKED
 from ggml_py.variants.rebuild import Replay, node_of
-from ggml_py.variants.search import MOST_ASKED
 
 from ..support import op_survival as survive
 from ..support.blas_device import blas

@@ -10,9 +10,9 @@ import ggml_py as ggml
 from ggml_py.boundary.handle import LIVE
 from ggml_py.sim.profiles.call import Operand
 from ggml_py.variants import change
+from ggml_py.variants.nearest import MOST_ASKED
 from ggml_py.variants.operand import changed
 from ggml_py.variants.rebuild import Replay, node_of
-from ggml_py.variants.search import MOST_ASKED
 
 from ..support.blas_device import blas
 
@@ -162,7 +162,7 @@ def test_a_type_first_where_the_other_has_no_blocks_of_that_size(gpu, ctx):
 
 
 def test_a_device_is_asked_no_more_often_than_said(gpu, ctx, monkeypatch):
-    monkeypatch.setattr(sys.modules["ggml_py.variants.search"], "MOST_ASKED", 30)
+    monkeypatch.setattr(sys.modules["ggml_py.variants.nearest"], "MOST_ASKED", 30)
     answer = ask(gpu, attention(ctx), lambda t: False)
     assert (answer.supported, answer.tried) == (False, 30)
 

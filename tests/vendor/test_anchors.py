@@ -19,7 +19,7 @@ from ggml_py.errors import ArgumentError
 from ggml_py.plan import Plan
 from ggml_py.releases import rule_cases
 from ggml_py.releases.compare import compared
-from ggml_py.releases.planning import plans_under
+from ggml_py.releases.planned_cases import plans_under
 from ggml_py.scheduler.as_recorded import AsRecorded
 from vendor import fetch, identity, releases, rows
 from vendor.edit import Edit, place

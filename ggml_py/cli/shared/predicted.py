@@ -66,7 +66,7 @@ class Predictions:
 
     def of(self, plan: Plan) -> str:
         """A sentence; "" without a machine."""
-        from ...cost.change import predicted
+        from ...cost.time_difference import predicted
 
         if self.machine is None:
             return ""
@@ -75,7 +75,7 @@ class Predictions:
 
     def change(self, before: Plan, after: Plan) -> str:
         """What a plan in the place of another changes, in a sentence; "" without a machine."""
-        from ...cost.change import predicted_time
+        from ...cost.time_difference import predicted_time
 
         if self.machine is None:
             return ""
@@ -85,7 +85,7 @@ class Predictions:
     def advice(self, plan: Plan) -> Sequence[Finding]:
         """The plan's findings by the time that they are about: by the machine's file, or by data
         sheets of the cards if all times are then known."""
-        from ...cost.change import n_unknown
+        from ...cost.time_difference import n_unknown
 
         machine = self.machine
         if machine is None and plan.capture.source == "scheduler":
@@ -95,8 +95,8 @@ class Predictions:
 
     def data(self, plan: Plan, before: Plan | None = None) -> dict[str, Any]:
         """What --json has besides: {} without a machine."""
-        from ...cost.change import predicted_time
         from ...cost.cost import limits
+        from ...cost.time_difference import predicted_time
 
         if self.machine is None:
             return {}

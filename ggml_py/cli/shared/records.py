@@ -10,7 +10,7 @@ import click
 from ...files.kinds import LOG, RECORD
 from ...trace.names import counted
 from ...trace.planned import format_bytes
-from .options import SAVED, SourceOption
+from .model_options import SAVED, SourceOption
 
 if TYPE_CHECKING:
     from ...plan import Plan

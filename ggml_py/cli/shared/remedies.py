@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from .bar import bar
-from .setup import ModelSetup, setup_of
+from .model_setup import ModelSetup, setup_of
 
 if TYPE_CHECKING:
     from ...advice.finding import Finding

@@ -25,8 +25,7 @@ from ...llama.options import TABLE
 from ...trace.names import counted
 from . import records
 from .bar import bar
-from .command_line import command_line, open_it
-from .options import (
+from .model_options import (
     SAVED,
     SHAPE_OPTIONS,
     SourceOption,
@@ -38,6 +37,7 @@ from .options import (
     model_argument,
     with_properties,
 )
+from .program_options import command_line, open_it
 
 if TYPE_CHECKING:
     from ...models import Model
@@ -168,8 +168,8 @@ class Source:
 
     def _sorted(self, content: bytes) -> FileKind:
         """The kind of a plan or a run with keys in another order. Raises ValueError for others."""
-        from ...export.json import plan as to_json
-        from ...export.json import run as run_json
+        from ...export.json import plan_file as to_json
+        from ...export.json import run_file as run_json
 
         with suppress(ValueError, RecursionError):
             data = json.loads(content)
@@ -200,7 +200,7 @@ class Source:
         raw = self._read()
         if kind_of(raw[:_N_MAGIC]) in (MODEL, RECORD):
             return raw[:_N_MAGIC]
-        from ...export.json.plan import decompressed
+        from ...export.json.plan_file import decompressed
 
         try:
             content = decompressed(raw)
@@ -265,7 +265,7 @@ class Source:
 
     def _saved(self) -> Plan:
         """The plan in the file."""
-        from ...export.json import plan as to_json
+        from ...export.json import plan_file as to_json
         from ...plan import Plan
 
         if self.kind is RECORD:
@@ -298,7 +298,7 @@ class Source:
     def run(self) -> Run:
         """The run, or that of a record. Raises ValueError without times."""
         if self._found is RUN:
-            from ...export.json import run as run_json
+            from ...export.json import run_file as run_json
             from ...run import Run
 
             return Run.of(run_json.parse(self._content, str(self)))

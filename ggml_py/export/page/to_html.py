@@ -17,11 +17,11 @@ from ...trace.answers.shares import headline
 from ...trace.names import counted
 from ...trace.planned import Planned
 from ...trace.record import collection_paused
-from ...trace.run import Recorded
+from ...trace.recorded import Recorded
 from ..predicted_times import predicted_times
 from ..run_times import Times, times
-from . import data as page_data
-from . import diff as page_diff
+from . import columns as page_data
+from . import side_by_side as page_diff
 from .whole import whole
 
 SCRIPTS = (

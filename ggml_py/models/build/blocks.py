@@ -16,7 +16,7 @@ from ...errors import ArgumentError, MissingFunctionError
 from ...graphs.context import Context
 from ...graphs.graph import Graph
 from ...llama.decodes import InputSet
-from ...llama.pins import WITH_CACHE, why_norms
+from ...llama.norm_pins import WITH_CACHE, why_norms
 from ...tensors.tensor import Tensor
 from ..cache.kv_caches import KvCaches, Shape
 from ..cache.ubatch import Ubatch

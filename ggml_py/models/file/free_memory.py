@@ -14,7 +14,7 @@ from ...backends.buffer import Buffer, BufferType, reserving
 from ...enums import BackendDevType
 from ...errors import AllocError
 from ...graphs.context import Context
-from ...sim.device import existing
+from ...sim.sim_device import existing
 
 ReservedPart = tuple[str, str, Mapping[BufferType, int]]  # its name, what would need less, bytes
 _MEMINFO = Path("/proc/meminfo")

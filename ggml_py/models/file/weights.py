@@ -16,7 +16,7 @@ from ...gguf.reader import Gguf, GgufTensor
 from ...graphs.context import Context
 from ...llama.options import Progress
 from ...tensors.tensor import Tensor
-from . import free_memory, reading
+from . import copying, free_memory
 from .hparams import UnsupportedError
 from .parts import Has, Linear
 from .placement import LayerPlacement
@@ -24,7 +24,7 @@ from .placement import LayerPlacement
 if TYPE_CHECKING:
     import numpy as np
 
-    from .reading import Unread
+    from .copying import Unread
 
     Bytes = np.memmap[Any, np.dtype[np.uint8]]
 
@@ -148,7 +148,7 @@ class Weights:
         some = bool(self._unread)
         if some or progress is not None:
             n_threads = self._placement.backends[-1].n_threads or 1
-            reading.read(self._unread, str(self._gguf.path), progress, n_threads)
+            copying.read(self._unread, str(self._gguf.path), progress, n_threads)
         if some:
             self._gguf.check_unchanged()
 

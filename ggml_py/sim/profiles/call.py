@@ -1,6 +1,6 @@
 """One op with its operands, for asking devices about it and for rebuilding a node.
 
-Plain data. It is made from a record here, and from a live tensor in tensors/call.py.
+Plain data. It is made from a record here, and from a live tensor in tensors/live_call.py.
 """
 
 from __future__ import annotations

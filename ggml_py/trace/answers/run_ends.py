@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from ..run import (
+from ..recorded import (
     ASYNC,
     AT_MOST,
     COMPUTE,
@@ -26,7 +26,7 @@ from ..run import (
     WAIT,
     RunEvent,
 )
-from ..run import SchedulerRecord as Scheduler
+from ..recorded import SchedulerRecord as Scheduler
 
 
 class Ends(NamedTuple):

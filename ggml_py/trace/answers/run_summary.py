@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from ..names import counted
 from ..planned import format_bytes
-from ..run import (
+from ..recorded import (
     AT_MOST,
     COMPUTE,
     COPY,

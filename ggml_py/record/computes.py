@@ -8,7 +8,7 @@ import numpy as np
 
 from ..run import Run
 from ..trace.decode import run_events
-from ..trace.run import RunEvent, SchedulerRecord
+from ..trace.recorded import RunEvent, SchedulerRecord
 
 if TYPE_CHECKING:
     from .session import Process

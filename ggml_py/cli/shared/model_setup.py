@@ -9,8 +9,8 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from ...llama.options import BY_NAME
-from .command_line import open_it
-from .options import in_click
+from .model_options import in_click
+from .program_options import open_it
 
 if TYPE_CHECKING:
     from ...llama import LlamaModel

@@ -15,7 +15,7 @@ from click.core import ParameterSource
 from ...files.kinds import LOG, MODEL, PLAN, RECORD, SNAPSHOT, FileKind
 from ...llama.options import PLACEMENT, TABLE, Keyword
 from .bar import bar
-from .command_line import keep_command_line
+from .program_options import keep_command_line
 
 if TYPE_CHECKING:
     from ...llama import Fit

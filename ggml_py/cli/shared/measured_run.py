@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .options import echo_json
+from .model_options import echo_json
 from .predicted import load_machine, said_of
 
 if TYPE_CHECKING:

@@ -28,8 +28,8 @@ from ..graphs.context import Context
 from ..graphs.graph import Graph
 from ..scheduler.scheduler import Scheduler
 from ..tensors.tensor import Tensor, enum_of
-from .data import OptResult
-from .params import SGD, AdamW, check_model, close_all, context_of, let_go
+from .datasets import OptResult
+from .optimizers import SGD, AdamW, check_model, close_all, context_of, let_go
 
 _LOSS, _BUILD = enums.OptLossType, enums.OptBuildType
 _STATIC_SIZE = 2048  # GGML_DEFAULT_GRAPH_SIZE, of static graphs in ggml-opt.cpp

@@ -8,7 +8,7 @@ from typing import Any
 
 from ... import enums
 from ...errors import ArgumentError
-from ...scheduler.provenance import made_here
+from ...scheduler.process_facts import made_here
 from ...sim.card import CardProfile
 from ...sim.text import sim_device_of
 from ...trace.provenance import DeviceMade

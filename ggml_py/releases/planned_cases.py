@@ -22,7 +22,7 @@ from ..plan import Plan
 from ..scheduler.observed import Observed
 from ..trace.rules import find_release
 from .again import STOPPED
-from .work import Made, Work
+from .tasks import Made, Work
 
 Progress = Callable[[float], None]
 _STOPPED, _GRACE = "stopped: ", 2.0  # seconds

@@ -51,7 +51,7 @@ def model_in(command: Sequence[str]) -> str | None:
 
 def _with_model(made: Provenance, path: str) -> Provenance:
     from ..gguf.reader import Gguf
-    from ..scheduler.provenance import described
+    from ..scheduler.process_facts import described
 
     with contextlib.suppress(GgmlError, OSError), Gguf.open(path, header_only=True) as gguf:
         return described(gguf, made)

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..errors import GgmlError
 from ..plan import Plan
-from ..sim.device import sim_device
+from ..sim.sim_device import sim_device
 from .opening import open
 
 _CARD, _PROMPT = "rtx4090", 64  # the card that is simulated; tokens of a prompt

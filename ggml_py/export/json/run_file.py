@@ -11,7 +11,7 @@ from typing import Any, get_type_hints
 from ...files.reading import read_file
 from ...trace.answers.run_summary import Gap, RunSummary, Spent, Synced, summarize
 from ...trace.fields import fields_of
-from ...trace.run import (
+from ...trace.recorded import (
     COPY,
     EVENT_KINDS,
     HOWS,
@@ -20,7 +20,7 @@ from ...trace.run import (
     RunEvent,
     SchedulerRecord,
 )
-from . import plan as to_json
+from . import plan_file as to_json
 from .schema import DRAFT, object_of, ref, type_of
 
 SCHEMA = 2

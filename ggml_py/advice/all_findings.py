@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ..trace.facts import Facts
-from . import copies, decisions, host, layout, offload, ops, reach, setup
+from . import choices_made, copies, host, offload, out_of_reach, setup, stray_ops, weights_layout
 from .finding import COST, NOTE, RISK, Check, Finding, Observation
 from .slower import slower
 from .threshold import threshold
@@ -24,14 +24,14 @@ BOTH = ("scheduler", *LOG)
 
 # In the order in which they explain nodes and copies: specific checks before general ones.
 CHECKS = (
-    Check("GP101", COST, "silent fallback", ops.fallback),
-    Check("GP107", COST, "op dragged by a small weight", ops.dragged),
+    Check("GP101", COST, "silent fallback", stray_ops.fallback),
+    Check("GP107", COST, "op dragged by a small weight", stray_ops.dragged),
     Check("GP105", COST, "BLAS defeats op offload", offload.defeated_by_blas),
     Check("GP106", COST, "layout defeats op offload", offload.defeated_by_layout),
-    Check("GP108", COST, "avoidable split", ops.avoidable_splits),
-    Check("GP116", COST, "swept across a border", ops.swept),
-    Check("GP113", COST, "weights alternate", layout.alternating),
-    Check("GP115", COST, "round trip", ops.round_trips, LOG),
+    Check("GP108", COST, "avoidable split", stray_ops.avoidable_splits),
+    Check("GP116", COST, "swept across a border", stray_ops.swept),
+    Check("GP113", COST, "weights alternate", weights_layout.alternating),
+    Check("GP115", COST, "round trip", stray_ops.round_trips, LOG),
     Check("GP103", COST, "op offload copies weights", copies.offloaded_weights, BOTH),
     Check("GP102", COST, "weights copied every time", copies.weights, BOTH),
     Check("GP104", COST, "cache copied every time", copies.state, BOTH),
@@ -39,14 +39,14 @@ CHECKS = (
     Check("GP120", COST, "cache in host memory", host.cache_in_host_memory),
     Check("GP121", NOTE, "device left empty", host.empty_devices),
     Check("GP109", NOTE, "input on the wrong side", copies.inputs),
-    Check("GP117", RISK, "memory out of reach", reach.out_of_reach),
+    Check("GP117", RISK, "memory out of reach", out_of_reach.out_of_reach),
     Check("GP110", RISK, "scheduler nearly full", setup.nearly_full),
     Check("GP111", RISK, "pin not applied", setup.pins_not_applied),
     Check("GP112", RISK, "pins dropped", setup.pins_dropped),
-    Check("GP114", NOTE, "embedding in a split of its own", layout.lone_embedding),
-    Check("GP131", COST, "fused op refused by a probe", decisions.fused_ops_refused),
-    Check("GP132", NOTE, "no pipeline parallelism", decisions.no_pipeline),
-    Check("GP133", NOTE, "layers that --fit moved", decisions.layers_moved),
+    Check("GP114", NOTE, "embedding in a split of its own", weights_layout.lone_embedding),
+    Check("GP131", COST, "fused op refused by a probe", choices_made.fused_ops_refused),
+    Check("GP132", NOTE, "no pipeline parallelism", choices_made.no_pipeline),
+    Check("GP133", NOTE, "layers that --fit moved", choices_made.layers_moved),
     Check("GP118", COST, "op offload threshold is wrong here", threshold, by_time=True),
     Check("GP122", COST, "slower device holds more", slower, by_time=True),
 )

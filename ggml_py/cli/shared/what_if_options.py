@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from ...trace.promise import KINDS
-from .tensor import name_or_number
+from .named_tensor import name_or_number
 
 if TYPE_CHECKING:
     from ...plan import Plan

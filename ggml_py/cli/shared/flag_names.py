@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 import click
 
 from ...llama.options import TABLE, flag_text
-from .options import LOAD_OPTIONS, SHAPE_OPTIONS
+from .model_options import LOAD_OPTIONS, SHAPE_OPTIONS
 
 _VALUE = r"""\{[^{}]*\}|'[^']*'|"[^"]*"|\([^()]*\)|-?\d{1,3}(?:,\d{3})+|[^\s:;,()]+"""
 _BEFORE = r"(?<![\w.-])"

@@ -11,7 +11,7 @@ import click
 
 from ...files.reading import decoded, read_file
 from ...files.writing import write_whole
-from .options import echo_json
+from .model_options import echo_json
 from .output import check_target
 
 if TYPE_CHECKING:

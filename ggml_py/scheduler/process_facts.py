@@ -12,8 +12,8 @@ from ..builds.processor import host
 from ..gguf.digest import header_digest
 from ..gguf.reader import Gguf
 from ..sim.card import CardProfile
-from ..sim.device import existing
 from ..sim.profile import Profile
+from ..sim.sim_device import existing
 from ..trace.provenance import DeviceMade, Provenance
 
 _NO_LIMIT = (1 << 63) - 1  # buffers of more bytes than any device has

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from ..backends.device import Device
 from ..gguf.reader import Gguf
-from ..scheduler.provenance import described, made_here, now
+from ..scheduler.process_facts import described, made_here, now
 from ..trace.provenance import Provenance
 from .command_line import CommandLine
 from .flags import FREE, NO_FIT, words_of

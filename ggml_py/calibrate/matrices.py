@@ -10,9 +10,9 @@ from ..backends.device import Device
 from ..errors import GgmlError
 from ..graphs.context import Context
 from ..tensors.tensor import Tensor
-from .bench import MOST_MATRICES, Bench
-from .blocks import block_of, fill
 from .filled import ROWS, size_of
+from .node_times import MOST_MATRICES, Bench
+from .random_bytes import block_of, fill
 
 MAPPED, REPACKED, OWN = "mapped", "repacked", "own"
 

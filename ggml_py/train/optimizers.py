@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from ..graphs.graph import Graph
     from ..scheduler.scheduler import Scheduler
-    from .context import OptContext
+    from .opt_context import OptContext
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ from ..errors import GgmlError
 from ..graphs.context import Context
 from ..tensors.convert import row_size
 from ..tensors.tensor import Tensor
-from .bench import GRAPH_SIZE, LEAST, Bench, Steps
 from .filled import Filled, own_memory, size_of
+from .node_times import GRAPH_SIZE, LEAST, Bench, Steps
 
 CELLS = (256, 512, 1024, 4096)
 # Heads of the cache, each read by one of the query's, with the numbers of tokens. The more there

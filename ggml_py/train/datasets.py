@@ -19,7 +19,7 @@ from ..trace.names import counted
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from .context import OptContext
+    from .opt_context import OptContext
 
 
 class Dataset(Handle):
@@ -149,7 +149,7 @@ class Dataset(Handle):
         Raises `ArgumentError` for an idata that is not a multiple of `ndata_shard`.
         C: ggml_opt_dataset_shuffle
         """
-        from .context import OptContext
+        from .opt_context import OptContext
 
         ptr, raw = self.ptr, ptr_of(OptContext, opt)
         n = -1 if idata is None else integer("idata", idata, 0, self._ndata)
