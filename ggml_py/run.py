@@ -1,4 +1,4 @@
-"""The public `Run`: what a scheduler did (the data of `trace.run`), with methods to query it."""
+"""The public `Run`: the data of `trace.recorded`, and methods to query it."""
 
 from __future__ import annotations
 

@@ -33,8 +33,8 @@ EXPORTERS = (
         "json",
         (".json",),
         "everything, can be read back (docs/plan.schema.json)",
-        "json.plan",
-        runs="json.run",
+        "json.plan_file",
+        runs="json.run_file",
     ),
     Exporter(
         "html",

@@ -66,6 +66,8 @@ class Remedies:
 
     def judged(self, findings: Sequence[Finding]) -> list[Finding]:
         """The findings with the smallest remedy that mends each, or word that none was found."""
+        from ...plan import Plan
+
         found = self.found(findings)
         was = self._sizes(self._judge.given.measures[-1].plan) if found else {}
         smallest = sorted(found, key=lambda one: (len(one.changes), -one.gain))

@@ -50,7 +50,7 @@ def environment(
 ) -> dict[str, str]:
     """The variables that make a program record itself into `target`: a file, or a folder with "/"
     at its end. `sims` are the module with simulated devices, and their text; `made` are facts about
-    the program (`record.provenance`)."""
+    the program (`record.program_facts`)."""
     about = {
         "release": recorder.release, "doubt": recorder.doubt, "library": str(recorder.of),
         "sha256": recorder.sha256, "made": made,
