@@ -21,6 +21,7 @@ def pauses(seed=0):
     """Every thread that starts meanwhile pauses before some lines of the package, by chance, so
     that other threads go on between any two of them."""
     seeds = itertools.count(seed * 1000)
+    kept: list[object] = []  # Python 3.11 borrows a thread's trace functions while it calls them
 
     def start(frame, event, arg):
         chance, left = random.Random(next(seeds)), IN_ALL
@@ -39,6 +40,7 @@ def pauses(seed=0):
         def call(frame, _event, _arg):
             return line if frame.f_code.co_filename.startswith(PACKAGE) else None
 
+        kept.append((call, line))
         sys.settrace(call)
         return call(frame, event, arg)
 
