@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -60,6 +61,7 @@ class Pair:
 
         self.other.set_eval_callback(once)
         self.other.compute(self.second)
+        assert not uses.LATER  # the end of the compute did what finalizers left
         self.other.set_eval_callback(None)
         if isinstance(raised[0], BaseException):
             raise raised[0]
@@ -102,6 +104,32 @@ def test_nodes_are_not_planned_while_a_graph_of_theirs_computes():
         assert WAYS["plan"](pair).nodes
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_nothing_begins_while_memory_of_its_tensors_is_taken_back(kind):
+    """Neither a compute nor a plan."""
+    with contextlib.closing(Pair(kind)) as pair, ggml.Scheduler(pair.backends[:1]) as third:
+        dup = pair.second.dup()
+        with sharing.changing("being reset", pair.lender, lenders=(pair.lender,), nodes=False):
+            for call in (lambda: pair.other.compute(pair.second), lambda: third.plan(dup)):
+                with pytest.raises(ggml.BusyError, match="changes tensors of this Graph"):
+                    call()
+        pair.other.compute(pair.second)
+
+
+def test_a_reset_that_waits_for_an_allocation_holds_up_no_other_graph():
+    """Its tensors are known before it waits; a compute waited a second for the list, in vain."""
+    pair, two = Pair("scheduler"), Pair("allocator")
+    with contextlib.closing(pair), contextlib.closing(two), ggml.Context() as context:
+        with sharing.allocating(context):
+            thread = threading.Thread(target=pair.lender.reset)
+            thread.start()
+            time.sleep(0.05)
+            two.other.compute(two.second)
+            assert thread.is_alive()
+        thread.join(60)
+        assert not thread.is_alive()
+
+
 def test_graphs_that_share_weights_alone_do_not_meet():
     with contextlib.closing(Pair("scheduler")) as pair, ggml.Context() as ctx:
         weights = pair.context.new_tensor("f32", 64)
@@ -141,6 +169,17 @@ def test_a_lender_that_is_dropped_lives_until_the_compute_is_over(kind):
             pair.other.compute(pair.second)
     gc.collect()
     assert {kind: n for kind, n in LIVE.items() if n > before.get(kind, 0)} == {}
+
+
+@pytest.mark.parametrize("kind", ["scheduler", "allocator"])
+def test_a_lender_that_is_dropped_lives_until_an_allocation_is_over(kind):
+    """A finalizer does not wait for it."""
+    with contextlib.closing(Pair(kind)) as pair, ggml.Context() as context:
+        with sharing.allocating(context):
+            pair.lender = None
+            gc.collect()
+            assert len(uses.LATER) == 1
+        assert not uses.LATER
 
 
 def test_what_computes_and_what_changes_see_each_other_from_threads():

@@ -292,6 +292,28 @@ def elsewhere(function):
     return thread, raised
 
 
+def test_what_another_thread_closes_gets_no_children_and_is_not_closed_twice():
+    with ggml.Context() as context:
+        go, there = threading.Event(), threading.Event()
+
+        def close():
+            with in_use("being closed", context):
+                there.set()
+                assert go.wait(60)
+
+        thread, raised = elsewhere(close)
+        assert there.wait(60)
+        try:
+            with pytest.raises(ggml.BusyError, match="this Context is being closed on another"):
+                context.new_graph(8)
+            context.close()
+            assert not context.closed
+        finally:
+            go.set()
+            thread.join()
+        assert raised == []
+
+
 def test_one_tensor_gets_no_memory_while_its_context_allocates(cpu):
     with ggml.Context() as context, cpu.device.buffer_type.alloc(4096) as buffer:
         x = context.new_tensor("f32", 4)
