@@ -35,8 +35,7 @@ sanitize:       ## the quick tests on a build with sanitizers; SANITIZE=address,
 	@$(PYTHON) benchmarks/sanitize.py --sanitize $(SANITIZE) $(TESTS)
 
 schema:         ## refresh docs/plan.schema.json and docs/run.schema.json
-	@$(PYTHON) -c 'import json; from ggml_py.export.json import plan as to_json; print(json.dumps(to_json.schema(), indent=2))' > docs/plan.schema.json
-	@$(PYTHON) -c 'import json; from ggml_py.export.json import run as run_json; print(json.dumps(run_json.schema(), indent=2))' > docs/run.schema.json
+	@$(PYTHON) tests/support/doc_schemas.py
 
 docs:           ## refresh the tables of docs/ and what its examples print
 	@$(PYTHON) tests/support/kernel_table.py

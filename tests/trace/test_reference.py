@@ -12,7 +12,7 @@ from ggml_py.export.json import plan_file as to_json
 from ggml_py.scheduler import capture
 from ggml_py.trace import reference
 
-from ..support import graphs
+from ..support import doc_schemas, graphs
 
 SCHEMA = Path(__file__).parents[2] / "docs" / "plan.schema.json"
 
@@ -102,7 +102,7 @@ def test_a_plan_file_can_be_compressed(case, tmp_path):
 
 def test_the_published_schema_is_that_of_the_files(case, tmp_path):
     published = json.loads(SCHEMA.read_text())
-    assert published == json.loads(json.dumps(to_json.schema())), "run: make schema"
+    assert SCHEMA.read_text() == doc_schemas.text(SCHEMA.name), "run: make schema"
     plan = case.scheduler.plan(case.graph)
     data = json.loads(json.dumps(plan.to_json(tmp_path / "p.json")))
     jsonschema.validate(data, published)

@@ -216,9 +216,9 @@ def sweep(
     seen. Other values (types, flags) are compared in the given order. Plans differ if another
     backend computes a node, the splits are cut elsewhere, or other tensors are copied, but not if
     only sizes change. `build` may return None for a shape without a plan; its exceptions are passed
-    on. `predict(plan, shape)` returns the predicted seconds of a plan, low and high, or None, which
-    the result then has (`cost.change.predict_with` makes such a function). `progress` shows
-    the progress on standard error (default: if that is a terminal).
+    on. `predict(plan, shape)` returns the predicted seconds of a plan, low and high, or None, for
+    the result (`cost.time_difference.predict_with` makes such a function). `progress` shows the
+    progress on standard error (default: if that is a terminal).
 
     Raises TypeError and ValueError for an axis without values or a build that returns something
     other than a Plan.
