@@ -140,6 +140,8 @@ class _Stream:
 
     def __init__(self, stream: TextIO | None) -> None:
         """None: the process was started with a closed one."""
+        if isinstance(stream, io.TextIOWrapper):  # rather a "?" than no output at all
+            stream.reconfigure(errors="replace")
         self.rich_proxied_file = _Closed() if stream is None else stream  # rich's name for it
 
     def write(self, text: str) -> int:

@@ -344,7 +344,8 @@ class LlamaContext:
 
     def embed(self, tokens: Sequence[int]) -> npt.NDArray[np.float32]:
         """The model's embedding of a text, [n_embd], in an empty context: pooled as the model says,
-        otherwise one row per token, [n_tokens, n_embd]. C: llama_get_embeddings_seq"""
+        otherwise one row per token, [n_tokens, n_embd]. Leaves it empty.
+        C: llama_get_embeddings_seq"""
         lib, made = self.lib, self.ffi
         ids = checked_tokens(tokens, self.n_vocab)
         self._check_outputs(len(ids))
@@ -365,6 +366,7 @@ class LlamaContext:
                 rows: npt.NDArray[np.float32] = np.frombuffer(raw, np.float32).reshape(shape)
                 return np.array(rows)
             finally:
+                self._forget(0, 0)  # the next evaluation does not continue this text
                 lib.llama_set_embeddings(self.context.ptr, False)
 
     def _watch(self, watching: Callback | None) -> None:

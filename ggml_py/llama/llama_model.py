@@ -404,7 +404,7 @@ class LlamaModel(SequenceCalls):
 
     def embed(self, tokens: Sequence[int]) -> npt.NDArray[np.float32]:
         """The embedding of a text, [n_embd]; a model that does not pool gives one per token,
-        [n_tokens, n_embd]. Empties the sequences first. C: llama_get_embeddings_seq"""
+        [n_tokens, n_embd]. Empties the sequences, before and after. C: llama_get_embeddings_seq"""
         return self._loaded().embed(tokens)
 
     def reset(self) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..boundary.arguments import describe
 from ..boundary.callback import Callback
 from ..boundary.ffi import ffi, lib, text
 from ..enums import TensorFlag, Type
@@ -28,6 +29,11 @@ class Values:
     def __init__(self, patterns: Sequence[str]) -> None:
         if isinstance(patterns, str):
             raise TypeError(f"watch={patterns!r}: expected a list of names, like [{patterns!r}]")
+        for pattern in patterns:
+            if not isinstance(pattern, str):
+                raise TypeError(
+                    f"watch: expected names like 'ffn_out-0', or patterns, got {describe(pattern)}"
+                )
         self._patterns = tuple(patterns)
         self._graphs: list[dict[str, npt.NDArray[Any]]] = []
         self._nodes: dict[str, list[npt.NDArray[Any]]] = {}  # of the graph that is computed

@@ -14,6 +14,7 @@ from ..backends.device import Device
 from ..backends.device import devices as all_devices
 from ..backends.sharing import changing
 from ..boundary.ffi import ffi, lib
+from ..enums import Type
 from ..errors import AbortError, AllocError, ArgumentError
 from ..plan import Plan
 from ..sim.assumed import assuming
@@ -21,7 +22,7 @@ from ..sim.profiles.call import CUSTOM_OPS
 from ..sim.sim_device import SimDevice, sim_device
 from ..tensors.tensor import Tensor
 from ..trace.planned import format_bytes
-from ..trace.record import VIEW_OPS, BuftRecord, Capture
+from ..trace.record import VIEW_OPS, BuftRecord, Capture, TensorRecord
 from .capture import read_plan
 from .observed import (
     Observed,
@@ -292,12 +293,21 @@ class AsRecorded:
         return ""
 
 
+def _extent(t: TensorRecord) -> int:
+    """Bytes by shape and strides: those that a file says may be wrong. C: ggml_nbytes"""
+    kind = Type.__members__.get(t.type.upper())
+    if kind is None or 0 in t.ne:
+        return t.nbytes
+    first = t.ne[0] * t.nb[0] // int(lib.ggml_blck_size(kind))
+    return first + sum((n - 1) * step for n, step in zip(t.ne[1:], t.nb[1:], strict=False))
+
+
 def _not_computed(plan: Plan) -> str:
     """Why the graph is not computed; "" if it is."""
     custom = next((node.op for node in plan.nodes if node.op in CUSTOM_OPS), None)
     if custom is not None:
         return f"not computed: {custom} calls a function of the program that made the graph"
-    nbytes = sum(t.nbytes for t in plan.capture.tensors if t.view_src < 0)
+    nbytes = sum(_extent(t) for t in plan.capture.tensors if t.view_src < 0)
     if nbytes > MAX_BYTES:
         return f"not computed: {format_bytes(nbytes)} of data, above {format_bytes(MAX_BYTES)}"
     work = sum(node.flops or 0 for node in plan.nodes)

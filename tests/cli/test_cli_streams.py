@@ -1,5 +1,6 @@
 """Standard output that is closed, and files that cannot be written."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -32,3 +33,12 @@ def test_a_name_as_long_as_the_system_allows(tmp_path):
 @pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="needs a folder nobody can write to")
 def test_what_cannot_be_written_is_said_before_anything_is_measured():
     assert "/proc/x.json: cannot be written: " in fails("calibrate", "-o", "/proc/x.json")
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "cp1252"])
+def test_a_terminal_without_our_characters_shows_the_rest(encoding):
+    done = subprocess.run(
+        [sys.executable, "-m", "ggml_py", "plan", str(KEPT), "-v"], capture_output=True,
+        env={**os.environ, "PYTHONIOENCODING": encoding}, check=True,
+    )  # fmt: skip
+    assert b"computed nodes" in done.stdout and (encoding == "cp1252" or b"?" in done.stdout)

@@ -4,6 +4,7 @@ import gc
 import os
 import shutil
 
+import numpy as np
 import pytest
 
 import ggml_py as ggml
@@ -110,6 +111,21 @@ def test_one_that_libllama_replaces_is_closed(model):
         with pytest.raises(ClosedError):
             before.n_splits  # noqa: B018
     assert model.scheduler.n_splits > 0
+
+
+def test_an_embedded_text_is_not_continued(model):
+    expected = model.eval([6])
+    for _ in range(2):
+        model.embed([1, 2, 3])
+        assert model.n_past == 0
+    assert np.array_equal(model.eval([6]), expected)
+
+
+def test_names_to_watch_are_texts(model):
+    for wrong in ([1, 2], b"ab", [None]):
+        with pytest.raises(TypeError, match="watch: expected names like 'ffn_out-0', or patterns"):
+            model.eval([1], watch=wrong)
+    assert model.n_past == 0
 
 
 def test_closing_while_it_is_used_closes_nothing(file):

@@ -84,6 +84,15 @@ def test_large_graphs_are_not_computed_and_say_so(monkeypatch):
         assert "GFLOP, above" in recorded.observe(EXPERTS).left_out
 
 
+def test_the_size_of_a_graph_is_that_of_its_shapes():
+    """A file may say any number of bytes."""
+    tensors = list(EXPERTS.capture.tensors)
+    leaf = next(i for i, t in enumerate(tensors) if t.type == "f32" and t.view_src < 0)
+    tensors[leaf] = tensors[leaf]._replace(ne=(1 << 34, 1, 1, 1), nb=(4, 4, 4, 4), nbytes=32)
+    large = ggml.Plan(replace(EXPERTS.capture, tensors=tuple(tensors)), EXPERTS.outcome)
+    assert as_recorded._not_computed(large).startswith("not computed: 64.0 GiB of data")
+
+
 def test_one_scheduler_plans_one_graph_after_another():
     after = next(case for case in rule_cases() if case.earlier)
     size = len(after.plan.capture.tensors)
