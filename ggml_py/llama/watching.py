@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from ..boundary.arguments import describe
 from ..boundary.callback import Callback
 from ..boundary.ffi import ffi, lib, text
 from ..enums import TensorFlag, Type
+from ..errors import ModelError
 from ..tensors.convert import DTYPES, decode
 from ..tensors.lent import Lent
 from ..tensors.tensor import Tensor
@@ -35,12 +37,15 @@ class Values:
                     f"watch: expected names like 'ffn_out-0', or patterns, got {describe(pattern)}"
                 )
         self._patterns = tuple(patterns)
+        self._seen: dict[str, bool] = {}  # names of nodes, and whether a pattern matches
         self._graphs: list[dict[str, npt.NDArray[Any]]] = []
         self._nodes: dict[str, list[npt.NDArray[Any]]] = {}  # of the graph that is computed
 
     def wants(self, name: str) -> bool:
         """Whether a pattern matches."""
-        return any(fnmatchcase(name, pattern) for pattern in self._patterns)
+        if name not in self._seen:
+            self._seen[name] = any(fnmatchcase(name, pattern) for pattern in self._patterns)
+        return self._seen[name]
 
     def take(self, name: str, node: Any) -> None:
         """Copies the value of a native node. Nodes of the choices that a graph does not compute
@@ -49,7 +54,12 @@ class Values:
             self._nodes.setdefault(name, []).append(array_of(node))
 
     def end_graph(self) -> None:
-        """The next nodes are another graph's."""
+        """The next nodes are another graph's. Raises `ModelError` for a name that no node had."""
+        for pattern in self._patterns:
+            if not any(fnmatchcase(name, pattern) for name in self._seen):
+                near = get_close_matches(pattern, self._seen, 3)
+                similar = f"; similar: {', '.join(near)}" if near else ""
+                raise ModelError(f"watch: no node of the graph is named '{pattern}'{similar}")
         found: dict[str, npt.NDArray[Any]] = {}
         for name, values in self._nodes.items():
             found |= {f"{name} ({i})": value for i, value in enumerate(values[:-1], 1)}

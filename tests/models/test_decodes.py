@@ -80,6 +80,21 @@ def test_a_kept_graph_is_no_reused_one(model):
 
 
 @pytest.mark.parametrize("graphs", BOTH)
+def test_a_name_that_no_node_has_is_an_error_and_nothing_is_evaluated(path, graphs):
+    options = OPTIONS | {"n_ubatch": 4, "n_batch": 8}
+    with load(path, **options, graphs=graphs) as model:
+        expected = model.eval([1, 2])
+        for names in (["ffn_uot-0"], ["Qcur-0", "ffn_uot-*"]):
+            with pytest.raises(ggml.ModelError, match="no node of the graph is named 'ffn_uot-"):
+                model.eval(list(range(10)), watch=names)
+            assert model.n_past == 2
+        with pytest.raises(ggml.ModelError, match="; similar: ffn_out-0"):
+            model.eval([1], watch=["ffn_uot-0"])
+        model.reset()
+        assert np.array_equal(model.eval([1, 2]), expected)
+
+
+@pytest.mark.parametrize("graphs", BOTH)
 def test_ubatches_of_one_evaluation(path, graphs):
     options = OPTIONS | {"n_ubatch": 64, "n_batch": 128}
     with load(path, **options, graphs=graphs) as loaded, loaded.watch() as seen:
