@@ -274,9 +274,9 @@ class Model(ABC):
         Without `copy` the result may be the memory in which the logits were computed: it is
         read-only, and the next evaluation overwrites it. If `eval` fails, the sequence is as before
         the call. It is empty instead if the model is recurrent, or if a window has moved on. Raises
-        `ModelError` for tokens outside the vocabulary, a full context and names in `watch` that no
-        node has, and `AllocError` if there is no memory for the compute buffers of that many
-        tokens: fewer may fit. C: llama_decode
+        `ModelError` for tokens outside the vocabulary, for a full context, and for a name in
+        `watch` without a node. Raises `AllocError` without memory for the compute buffers: fewer
+        tokens may fit. C: llama_decode
         """
 
     @abstractmethod
