@@ -132,7 +132,7 @@ def _log(rng: random.Random) -> ggml.Plan:
 
 
 def _run(rng: random.Random) -> ggml.Run:
-    return run_json.parse(_damaged_json(rng, *rng.choice(runs())), "r.json")
+    return ggml.Run.of(run_json.parse(_damaged_json(rng, *rng.choice(runs())), "r.json"))
 
 
 def _compressed(rng: random.Random) -> ggml.Plan:

@@ -60,5 +60,7 @@ class Run(Recorded):
     @classmethod
     def of(cls, recorded: Recorded) -> Run:
         """`recorded` as an object of this class."""
+        if not isinstance(recorded, Recorded):
+            raise TypeError(f"expected a run, got {type(recorded).__name__}")
         plans = tuple(map(Plan.of, recorded.plans))
         return cls(plans, recorded.schedulers, recorded.events, recorded.per_op, recorded.memcpy)

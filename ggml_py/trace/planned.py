@@ -74,6 +74,8 @@ class Planned:
         """`plan` as an object of this class."""
         if isinstance(plan, cls):
             return plan
+        if not isinstance(plan, Planned):
+            raise TypeError(f"expected a plan, got {type(plan).__name__}")
         made = object.__new__(cls)
         data = {k: v for k, v in vars(plan).items() if k in (*_DATA, *_OF_A_MODEL)}
         vars(made).update(data)  # a frozen dataclass

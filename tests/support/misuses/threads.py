@@ -56,7 +56,7 @@ def _row(id, how, use, kind, *needs):
 
 
 USES = [
-    ("compute", lambda e: e.scheduler.compute(e.graph), "Scheduler"),
+    ("compute", lambda e: e.scheduler.compute(e.graph), "Graph"),
     ("plan-another", lambda e: e.scheduler.plan(_another(e)), "Scheduler"),
     ("reset", lambda e: e.scheduler.reset(), "Scheduler"),
     ("close-scheduler", lambda e: e.scheduler.close(), "Scheduler"),
