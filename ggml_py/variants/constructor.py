@@ -28,7 +28,7 @@ _ROPE: dict[str, Any] = {
     "attn_factor": 8, "beta_fast": 9, "beta_slow": 10, "sections": (11, 12, 13, 14),
 }  # fmt: skip
 _SIZES = {f"ne{d}": f"ne{d}" for d in range(4)}
-# What does not go by the order, by op and parameter:
+# Parameters whose place in a node does not follow from their order, by op and parameter.
 #   a number    place in src of a tensor; word of op_params of another argument
 #   numbers     word of op_params, then words that are computed from it
 #   "ne0"       the size of the result
