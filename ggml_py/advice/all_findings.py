@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from ..trace.facts import Facts
 from . import choices_made, copies, host, offload, out_of_reach, setup, stray_ops, weights_layout
-from .finding import COST, NOTE, RISK, Check, Finding, Observation
+from .finding import COST, NOTE, RISK, SKIPPED, Check, Finding, Observation, capitalised
 from .slower import slower
 from .threshold import threshold
 
@@ -50,7 +50,6 @@ CHECKS = (
     Check("GP118", COST, "op offload threshold is wrong here", threshold, by_time=True),
     Check("GP122", COST, "slower device holds more", slower, by_time=True),
 )
-SKIPPED = "GP100"
 
 
 def advice(
@@ -74,17 +73,10 @@ def advice(
 
 def _finding(facts: Facts, check: Check, seen: Observation) -> Finding:
     return Finding(
-        check.id, check.severity, check.title, _sentence(facts, seen.text), seen.prose,
+        check.id, check.severity, check.title, capitalised(seen.text, facts.plan), seen.prose,
         tuple(facts.plan.tensor(t.id) for t in seen.tensors), seen.bytes, seen.seconds,
-        options=tuple(seen.options),
+        options=tuple(seen.options), headline=seen.headline,
     )  # fmt: skip
-
-
-def _sentence(facts: Facts, text: str) -> str:
-    """The text with a capital, unless it begins with a device's name."""
-    names = {name for b in facts.plan.backends for name in (b.name, b.device)}
-    names.update(device.name for device in facts.plan.provenance.devices or ())
-    return text if text.partition(" ")[0] in names else text[:1].upper() + text[1:]
 
 
 def _by_time(findings: list[Finding], cost: Cost) -> Iterator[Finding]:

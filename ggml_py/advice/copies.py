@@ -17,6 +17,7 @@ from ..trace.facts import (
     verb,
 )
 from ..trace.names import quoted
+from ..trace.planned import format_bytes
 from ..trace.record import TensorRecord
 from ..trace.rules import parse_version
 from ..trace.units import most
@@ -34,7 +35,7 @@ def offloaded_weights(facts: Facts) -> Iterator[Observation]:
         if facts.is_weight(c.holder)
         and any(facts.cause(r) == causes.OFFLOADED.code for r in c.readers)
     ]
-    for _at, to, copies in _large(facts, mine):
+    for at, to, copies in _large(facts, mine):
         name, weights = facts.name(to), _tensors(copies)
         yield Observation(
             f"{facts.of(weights, 'weight')} in host memory {verb(weights)} copied to {name}, "
@@ -45,6 +46,7 @@ def offloaded_weights(facts: Facts) -> Iterator[Observation]:
             weights,
             nbytes(copies),
             (ALL_LAYERS, override(facts, weights, to), NO_OP_OFFLOAD),
+            headline=_every_time(copies, "of weights", facts.name(at), name),
         )
 
 
@@ -83,6 +85,7 @@ def weights(facts: Facts) -> Iterator[Observation]:
             weights,
             nbytes(copies),
             (override(facts, weights, to),),
+            headline=_every_time(copies, "of weights", facts.name(at), facts.name(to)),
         )
 
 
@@ -110,6 +113,7 @@ def state(facts: Facts) -> Iterator[Observation]:
             kept,
             nbytes(copies),
             options,
+            headline=_every_time(copies, "of the KV cache", home, name),
         )
 
 
@@ -154,6 +158,10 @@ def _large(
         if most(nbytes(group)) >= facts.min_bytes:  # of a log: unless it is certainly less
             facts.explain(group)
             yield at, to, group
+
+
+def _every_time(copies: list[CopiedTensor], what: str, home: str, to: str) -> str:
+    return f"{format_bytes(nbytes(copies))} {what} are copied from {home} to {to} every time"
 
 
 def _tensors(copies: Iterable[CopiedTensor]) -> list[TensorRecord]:

@@ -7,12 +7,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from ..trace.answers.remedy import Remedy
 from ..trace.facts import Option
-from ..trace.planned import PlanTensor, format_bytes
+from ..trace.planned import Planned, PlanTensor, format_bytes
 from ..trace.record import TensorRecord
 from ..trace.units import AtLeast, format_ms, with_bounds
 
 COST, RISK, NOTE = "cost", "risk", "note"
+SKIPPED = "GP100"  # the finding that names the checks that a log cannot answer
 
 
 @dataclass(frozen=True)
@@ -37,13 +39,14 @@ class Finding:
     seconds: float | None = None
     known_by: str = "predicted"  # or "by data sheets": what `seconds` rest on
     options: tuple[Option, ...] = ()
-    # Options that were planned with the model and fit; "": none found; None: none tried.
-    remedy: str | None = None
+    tried: bool = False  # whether options were planned with the model
+    remedy: Remedy | None = None  # the one of them that mends it and fits
+    headline: str = ""  # the finding in a clause: "21 of 80 layers are read from host memory"
 
     @property
     def suggestion(self) -> str:
         """The change to make, with llama.cpp's options and whether they were checked."""
-        if self.remedy is not None:
+        if self.tried:
             found = self.remedy or "none of the options that were tried mends it and fits"
             return f"{self.prose} In llama.cpp: {found}.".lstrip()
         if not self.options:
@@ -92,6 +95,13 @@ class Finding:
         return bounded
 
 
+def capitalised(text: str, plan: Planned) -> str:
+    """The text with a capital, unless it begins with a device's name."""
+    names = {name for b in plan.backends for name in (b.name, b.device)}
+    names.update(device.name for device in plan.provenance.devices or ())
+    return text if text.partition(" ")[0] in names else text[:1].upper() + text[1:]
+
+
 def _lines(text: str, first: str) -> list[str]:
     return textwrap.wrap(
         text, 100, initial_indent=first, subsequent_indent="    ",
@@ -108,6 +118,7 @@ class Observation(NamedTuple):
     bytes: int = 0
     options: Sequence[Option] = ()
     seconds: float | None = None
+    headline: str = ""  # "": the title of the check says it
 
 
 class Check(NamedTuple):

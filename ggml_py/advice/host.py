@@ -51,7 +51,16 @@ def weights_in_host_memory(facts: Facts) -> Iterator[Observation]:
         nodes,
         size,
         () if too_many else options,
+        headline=f"{_layers_of(facts, layers)} read from host memory",
     )
+
+
+def _layers_of(facts: Facts, layers: set[str]) -> str:
+    """ "21 of 80 layers are" """
+    weights = (t for t in facts.capture.tensors if facts.capture.is_weight(t))
+    every = {block[0] for w in weights if (block := block_of(w.name))}
+    are = "is" if len(layers) == 1 else "are"
+    return f"{len(layers)} of {len(every)} layers {are}" if layers else "weights are"
 
 
 def cache_in_host_memory(facts: Facts) -> Iterator[Observation]:
@@ -82,6 +91,7 @@ def cache_in_host_memory(facts: Facts) -> Iterator[Observation]:
         list(nodes),
         size,
         (CACHE_THERE,),
+        headline=f"{facts.name(facts.last)} reads the KV cache from host memory",
     )
 
 
@@ -105,6 +115,7 @@ def empty_devices(facts: Facts) -> Iterator[Observation]:
             f"weights are elsewhere.{why}",
             f"Give {name} layers, or leave it out.",
             options=options,
+            headline=f"{name} holds nothing and computes nothing",
         )
 
 

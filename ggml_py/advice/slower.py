@@ -50,4 +50,5 @@ def slower(cost: Cost) -> Iterator[Observation]:
         text, "Give the quicker device as many layers as it has room for.",
         [plan.capture.tensors[n.id] for n in read], more,
         (Option("-ts", {}), Option("-mg", {})), lost,
+        f"{facts.name(slow)} holds more than the quicker {facts.name(quick)}",
     )  # fmt: skip

@@ -45,6 +45,7 @@ def fallback(facts: Facts) -> Iterator[Observation]:
                 moved,
                 nbytes(copies),
                 _options(facts, moved[0]),
+                headline=f"{op} runs on {where}, as {name} does not support it",
             )
 
 

@@ -40,6 +40,11 @@ def name() -> str:
     return _described(CPUINFO)[0]
 
 
+def features(path: Path = CPUINFO) -> frozenset[str]:
+    """The processor's features, by the kernel's names; empty if the system does not tell."""
+    return _described(path)[1]
+
+
 def host() -> str:
     """The processor's name; that of the architecture if the system does not tell."""
     return name() or platform.processor() or platform.machine()

@@ -21,6 +21,7 @@ from . import (
     bisect,
     build,
     calibrate,
+    check,
     ci,
     compare,
     corpus,
@@ -64,6 +65,17 @@ class _Verbs(click.Group):
         _WARNINGS.command = found[1]
         return found
 
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Like click's, by group."""
+        widest = max(map(len, self.commands))
+        limit = formatter.width - 6 - widest
+        for name, verbs in GROUPS.items():
+            with formatter.section(name):
+                formatter.write_dl([
+                    (f"{v.command.name:{widest}}", v.command.get_short_help_str(limit))
+                    for v in verbs
+                ])  # fmt: skip
+
     def make_context(self, *arguments: Any, **settings: Any) -> click.Context:
         """Like click's, which prints the help."""
         with _reader():
@@ -98,32 +110,15 @@ def cli(context: click.Context, debug: bool) -> None:
         logging.getLogger("ggml").addHandler(logging.NullHandler())
 
 
-for verb in (
-    devices,
-    demo,
-    plan,
-    explain,
-    why_not,
-    diff,
-    view,
-    sweep,
-    calibrate,
-    cost,
-    place,
-    generate,
-    memory,
-    trace,
-    record,
-    compare,
-    ci,
-    corpus,
-    bisect,
-    releases,
-    ops,
-    diverge,
-    bench,
-    build,
-):
+GROUPS = {
+    "Start here": (check, plan, record),
+    "See": (explain, why_not, diff, view, memory, sweep, trace),
+    "Decide": (calibrate, cost, place),
+    "Run": (demo, generate, bench),
+    "Upstream and releases": (compare, ci, corpus, bisect, releases, ops, diverge),
+    "Set up": (build, devices),
+}
+for verb in (verb for verbs in GROUPS.values() for verb in verbs):
     cli.add_command(verb.command)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from .shared.model_options import as_json, echo_json
+from .shared.this_machine import without_devices
 
 
 @click.command("devices")
@@ -29,7 +30,7 @@ def command(as_json: bool) -> None:
         }
         for d in devices()
     ]
-    absent = _without_devices()
+    absent = without_devices()
     if as_json:
         version = BUILD["ggml_version"]
         echo_json(
@@ -50,23 +51,3 @@ def command(as_json: bool) -> None:
     for name, reason in absent.items():
         console.print(f"{name}: {reason}", highlight=False, soft_wrap=True, markup=False)
     console.print(f"ggml {BUILD['ggml_version']}, build {BUILD['key']}", highlight=False)
-
-
-def _without_devices() -> dict[str, str]:
-    """Why some backends of this build have no device here, by backend name."""
-    from .. import log as _log
-    from ..backends.registry import registries
-
-    reasons = {}
-    for registry in registries():
-        if registry.devices:
-            continue
-        name = registry.name
-        said = [line for line in _log.recent() if line.startswith(f"ggml_{name.lower()}_")]
-        if name == "RPC":
-            reasons[name] = "its devices belong to servers: name one as rpc:HOST:PORT"
-        elif said:
-            reasons[name] = f"no device here ({said[-1]})"
-        else:
-            reasons[name] = "no device here: no hardware was found, or no driver for it"
-    return reasons

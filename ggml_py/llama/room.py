@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..backends.device import Device, device
@@ -50,6 +51,7 @@ class Tried(NamedTuple):
     memory: tuple[MemoryRow, ...]
     saved: dict[str, int]  # bytes by device; negative: it needs more there
     left: dict[str, int]  # bytes that stay free, by device whose memory is known
+    options: Mapping[str, Any] = MappingProxyType({})  # as `open` takes the change
 
     def to_dict(self) -> dict[str, Any]:
         """As data that `json` can write."""
@@ -181,7 +183,7 @@ def _try(
     }
     left = {r.device: r.free - after.get(r.device, 0) for r in model.rooms if r.free is not None}
     lacks = shortfalls(memory, uncut, model.rooms, reserve)
-    return Tried(change.text, memory, saved, left), lacks
+    return Tried(change.text, memory, saved, left, change.options), lacks
 
 
 def _ways(model: LlamaModel, halves: bool = False) -> Iterator[Sequence[OptionChange]]:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from ..trace.planned import format_bytes
 from ..trace.promise import MemoryRow
 
+MAPPED = "_Mapped"  # end of the name of a buffer type that is a mapped file
 Reserve = int | Mapping[str, int]  # bytes that stay free on each device
 
 
@@ -106,7 +107,7 @@ def used(rows: Iterable[MemoryRow]) -> dict[str, int]:
     """Bytes by device. A mapped file takes none: the system may drop its pages."""
     found: dict[str, int] = {}
     for row in rows:
-        size = row.nbytes - (row.weights if row.buft.endswith("_Mapped") else 0)
+        size = row.nbytes - (row.weights if row.buft.endswith(MAPPED) else 0)
         found[row.device] = found.get(row.device, 0) + size
     return found
 

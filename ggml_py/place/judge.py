@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from time import process_time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..cost.cost import Cost, cost_of, estimator_of
@@ -102,17 +103,21 @@ class Judge:
         shapes: Callable[[Model], tuple[GraphShape, ...]],
         machine: Machine | None,
         reserve: int = RESERVE,
+        seconds: float = float("inf"),
     ) -> None:
         """`opened` opens the model with changes. `shapes` are the graphs to compare, the one that
-        decides last. `reserve` bytes stay free on each device, unless the
-        given options leave less."""
+        decides last. `reserve` bytes stay free on each device, unless the given options leave
+        less. After `seconds` of processor time nothing more is tried."""
         self._opened, self._shapes, self._machine = opened, shapes, machine
         self.reserve = reserve
         self._tried: dict[str, Trial] = {}
         self._kept: dict[str, int] | None = None
         self.lacks: tuple[Shortfall, ...] = ()  # what devices lack with the given options
         self.shapes: tuple[GraphShape, ...] = ()
+        self.is_late = False  # whether something was not tried for lack of time
+        self.until = float("inf")  # by `process_time`: other programs' work changes no answer
         self.given = self.trial({}, measured=True)
+        self.until = process_time() + seconds
 
     @property
     def n_tried(self) -> int:
@@ -144,6 +149,9 @@ class Judge:
         key = repr(sorted(changes.items()))
         known = self._tried.get(key)
         if known is None or (measured and known.fits and not known.measures):
+            if process_time() > self.until:
+                self.is_late = True
+                return Trial(changes, "not tried for lack of time")
             self._tried[key] = self._try(changes, measured)
         return self._tried[key]
 
@@ -213,6 +221,19 @@ class Judge:
         return Remedy(
             flags, after.measures[-1].plan, claim.text, self._room(after), claim.known_by,
             claim.gain, claim.seconds, dict(changes),
+        )  # fmt: skip
+
+    def fitting(self, flags: str, changes: Changes) -> Remedy | None:
+        """The change as a remedy for a model that does not fit; None if it does not fit either."""
+        after = self.trial(changes, measured=True)
+        if not after.fits or not after.measures:
+            return None
+        now = after.measures[-1]
+        given = self.given.measures[-1].cost if self.given.measures else None
+        seconds = (given.seconds, now.cost.seconds) if given and now.cost else None
+        return Remedy(
+            flags, now.plan, "the model fits", self._room(after), "bytes", 1.0, seconds,
+            dict(changes),
         )  # fmt: skip
 
     def _room(self, trial: Trial) -> str:

@@ -47,7 +47,7 @@ def test_keys_are_what_the_page_says(words, command, keys):
     verb = command.split()[0]
     given = command.replace("MODEL", "SWEPT") if verb in LIVE else command
     done = run(*(words.get(word, word) for word in given.split()), "--json")
-    assert done.returncode == int(verb == "diff"), done.stderr
+    assert done.returncode == int(verb in ("check", "diff")), done.stderr
     data = json.loads(done.stdout)
     named = re.findall(r"`(\w+)`", keys.split("(")[0])
     if verb != "plan":
@@ -63,7 +63,8 @@ def test_keys_are_what_the_page_says(words, command, keys):
 def test_there_is_a_row_for_each_verb_that_answers():
     verbs = {command.split()[0] for command, _ in ROWS}
     assert verbs == {
-        "plan", "explain", "why-not", "diff", "memory", "sweep", "trace", "generate", "releases"
+        "check", "plan", "explain", "why-not", "diff", "memory", "sweep", "trace", "generate",
+        "releases",
     }  # fmt: skip
 
 

@@ -12,21 +12,8 @@ from ggml_py.llama import Fit
 from ggml_py.models.synthetic import LlamaSpec, write_llama
 
 from ..support.cli_runs import ok
-from ..support.real_headers import Spec
+from ..support.real_headers import LLAMA_8B, LLAMA_70B, MOE_30B, Spec
 
-LLAMA_8B = Spec(
-    "llama", n_layer=32, n_embd=4096, n_head=32, n_head_kv=8, n_ff=14336, n_vocab=128256,
-    n_ctx_train=8192, freq_base=5e5, quantised="q4_K",
-)  # fmt: skip
-LLAMA_70B = Spec(
-    "llama", n_layer=80, n_embd=8192, n_head=64, n_head_kv=8, n_ff=28672, n_vocab=128256,
-    n_ctx_train=8192, freq_base=5e5, quantised="q4_K",
-)  # fmt: skip
-MOE_30B = Spec(
-    "qwen3moe", n_layer=48, n_embd=2048, n_head=32, n_head_kv=4, n_ff=6144, n_vocab=151936,
-    n_ctx_train=40960, freq_base=1e6, quantised="q4_K", n_embd_head=128, n_expert=128,
-    n_expert_used=8, n_ff_exp=768,
-)  # fmt: skip
 GIB = 1 << 30
 BOTH = ("-d", "sim:gpu0,profile=rtx4090", "-d", "sim:gpu1,profile=rtx4090", "-d", "CPU")
 ONE = ("-d", "sim:gpu0,profile=rtx4090", "-d", "CPU")

@@ -82,14 +82,20 @@ class Predictions:
         said = said_of(after.cost(self.machine))
         return "\n".join((str(predicted_time(before, after, self.machine)), *said))
 
+    def cost(self, plan: Plan) -> Cost | None:
+        """What the plan takes, by the machine's file or by data sheets; None if a time is not
+        known."""
+        from ...cost.time_difference import n_unknown
+
+        if plan.capture.source != "scheduler":
+            return None
+        found = plan.cost(self.judging)
+        return None if n_unknown(found) else found
+
     def advice(self, plan: Plan) -> Sequence[Finding]:
         """The plan's findings by the time that they are about: by the machine's file, or by data
         sheets of the cards if all times are then known."""
-        from ...cost.time_difference import n_unknown
-
-        machine = self.machine
-        if machine is None and plan.capture.source == "scheduler":
-            machine = None if n_unknown(plan.cost(self.judging)) else self.judging
+        machine = self.machine or (self.judging if self.cost(plan) else None)
         findings = plan.advice(machine=machine)
         return findings if self.remedies is None else self.remedies.judged(findings)
 

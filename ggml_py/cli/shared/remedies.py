@@ -14,8 +14,7 @@ if TYPE_CHECKING:
     from ...advice.finding import Finding
     from ...memory.shortfalls import Shortfall
     from ...models import Model
-    from ...place.judge import Changes, GraphShape, Judge
-    from ...plan import Plan
+    from ...place.judge import Changes, GraphShape, Judge, Measure
     from ...trace.answers.remedy import Remedy
     from .predicted import Predictions
     from .source import Source
@@ -29,8 +28,11 @@ class Remedies:
     llama.cpp would load it, and fits the devices' memory. Nothing is tried before it is asked for.
     """
 
-    def __init__(self, source: Source, predictions: Predictions) -> None:
-        self._source, self._predictions = source, predictions
+    def __init__(
+        self, source: Source, predictions: Predictions, seconds: float = float("inf")
+    ) -> None:
+        """After `seconds` of processor time no other options are tried."""
+        self._source, self._predictions, self._seconds = source, predictions, seconds
         self._facts: dict[str, Any] = {}
 
     @cached_property
@@ -44,18 +46,32 @@ class Remedies:
         from ...errors import AllocError, ModelError
 
         if self._setup.options["graphs"] != "ours":
-            return None if self._judge.given.refused else self._judge.lacks
+            return None if self.judge.given.refused else self.judge.lacks
         try:
             with self._setup.by_libllama({}) as model:
                 return model.shortfalls()
         except (AllocError, ModelError):
             return None
 
+    def fitting(self) -> list[Remedy]:
+        """The smallest change of one option with which the model fits, if there is one."""
+        from ...llama import LlamaModel
+        from ...llama.room import fitting
+
+        again: Any = self._setup.opened  # of libllama, too: it is built
+        with self._setup.by_libllama({}) as model, bar("looking for options that make it fit") as b:
+            if not isinstance(model, LlamaModel):
+                return []
+            tried = fitting(model, again, self._reserve, 1, b)
+        self.judge.until = float("inf")
+        found = (self.judge.fitting(one.text, dict(one.options)) for one in tried)
+        return [one for one in found if one is not None]
+
     def found(self, findings: Iterable[Finding] = ()) -> list[Remedy]:
         """The quickest first; options that `findings` name are tried, too."""
         from ...place.candidates import Given, remedies
 
-        judge = self._judge
+        judge = self.judge
         if judge.given.refused or not self._facts:
             return []
         known = {name: value for name, value in self._facts.items() if name != "n_ctx"}
@@ -64,28 +80,28 @@ class Remedies:
         with bar("looking for options that make it quicker"):
             return remedies(judge, given, map(self._added, named))
 
-    def judged(self, findings: Sequence[Finding]) -> list[Finding]:
-        """The findings with the smallest remedy that mends each, or word that none was found."""
-        from ...plan import Plan
-
-        found = self.found(findings)
-        was = self._sizes(self._judge.given.measures[-1].plan) if found else {}
+    def judged(self, findings: Sequence[Finding], graph: int = -1) -> list[Finding]:
+        """The findings about a graph of the judge, with the smallest remedy that mends each, or
+        word that none was found."""
+        found, judge = self.found(findings), self.judge
+        was = self._sizes(judge.given.measures[graph]) if found else {}
         smallest = sorted(found, key=lambda one: (len(one.changes), -one.gain))
         looked_at = dict.fromkeys(one.flags for one in (*found[:2], *smallest[:_LOOKED_AT]))
-        then = [(one, self._sizes(Plan.of(one.plan))) for one in smallest if one.flags in looked_at]
+        then = [
+            (one, self._sizes(judge.trial(one.changes, measured=True).measures[graph]))
+            for one in smallest if one.flags in looked_at
+        ]  # fmt: skip
         judged = []
         for finding in findings:
             left = _MENDED * was.get(finding.id, -1)
             best = next((one for one, sizes in then if sizes.get(finding.id, 0) <= left), None)
-            if best is not None:
-                finding = replace(finding, remedy=str(best))
-            elif finding.options:
-                finding = replace(finding, remedy="")
-            judged.append(finding)
+            tried = best is not None or bool(finding.options)
+            judged.append(replace(finding, remedy=best, tried=tried))
         return judged
 
     @cached_property
-    def _judge(self) -> Judge:
+    def judge(self) -> Judge:
+        """It has planned the graphs that decide."""
         from ...place.judge import Judge, shapes_of
 
         options = self._setup.options
@@ -96,8 +112,12 @@ class Remedies:
             return shapes_of(*self._source.shape, n_ctx, model.n_ubatch)
 
         return Judge(
-            self._setup.opened, shapes, self._predictions.judging, options["fit_target"][0] << 20
+            self._setup.opened, shapes, self._predictions.judging, self._reserve, self._seconds
         )
+
+    @property
+    def _reserve(self) -> int:
+        return int(self._setup.options["fit_target"][0]) << 20
 
     def _fit(self, changes: Changes) -> Changes | None:
         found = self._setup.fit({**changes, "n_ctx": self._facts["n_ctx"]})
@@ -109,10 +129,12 @@ class Remedies:
             return changes
         return {**changes, "overrides": (*changes["overrides"], *self._setup.options["overrides"])}
 
-    def _sizes(self, plan: Plan) -> dict[str, int]:
+    def _sizes(self, measure: Measure) -> dict[str, int]:
         """Bytes by finding."""
+        from ...plan import Plan
+
         found: dict[str, int] = {}
-        for one in plan.advice(machine=self._predictions.judging):
+        for one in Plan.of(measure.plan).advice(machine=self._predictions.judging):
             found[one.id] = found.get(one.id, 0) + one.bytes
         return found
 

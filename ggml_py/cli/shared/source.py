@@ -66,6 +66,7 @@ class Use(NamedTuple):
 _PAGE = {MODEL: "`ggml-py plan {path} -o plan.html` plans it and writes the page"}
 _NO_SHAPES = "it lacks the shapes that a prediction needs: give a model, a saved plan or a run"
 USES = {
+    "check": Use((MODEL, *SAVED, RECORD, RUN), "a model, a plan, a record, a run or a log"),
     "plan": Use((MODEL, *SAVED, RECORD), "a model or a plan"),
     "cost": Use(
         (MODEL, PLAN, RUN, RECORD), "a model, a plan or a run",
@@ -90,7 +91,7 @@ USES = {
         {MODEL: "save a plan of it, with `ggml-py plan {path} -o FILE`"},
     ),
 }  # fmt: skip
-_FETCHING = ("plan", "cost", "sweep", "place", "corpus make")  # they need the header only
+_FETCHING = ("check", "plan", "cost", "sweep", "place", "corpus make")  # they need the header only
 _PLURALS = {LOG: "logs", RECORD: "records", PLAN: "saved plans"}
 # Options beside a program's command line: its machine, and the graph's shape.
 _BESIDE = ("devices", "profile_set", "no_build", "n_tokens", "n_past", "n_seqs")
@@ -517,7 +518,8 @@ def with_sources(*arguments: str) -> Callable[[F], F]:
             for name in arguments:
                 if given[name] is not None:
                     given[name].options = options
-            given[arguments[0]].words = command_line()
+            if given[arguments[0]] is not None:
+                given[arguments[0]].words = command_line()
             return function(**given)
 
         return bound

@@ -1,0 +1,377 @@
+"""The first answer: what holds a model back, what that costs, and what would help."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from ..cost.cost import Cost, estimator_of
+from ..cost.datasheets import SheetEstimator
+from ..memory.plan_memory import memory_of
+from ..memory.shortfalls import MAPPED, Shortfall, used
+from ..trace.answers.diff import diff as diff_of
+from ..trace.answers.remedy import Remedy
+from ..trace.planned import Planned, format_bytes
+from ..trace.provenance import Provenance
+from ..trace.units import AtLeast, format_factor, format_time
+from .finding import NOTE, SKIPPED, Finding, capitalised
+
+MEASURED, PREDICTED, SHEETS, BYTES = "measured", "predicted", "data sheets", "bytes only"
+_LAYER = re.compile(r"(blk\\\.)(\d+)(\\\..*=.*)")  # of an -ot
+_MOST_REASONS = 3
+_LEAST = 0.01  # part of a graph's time, from which on a reason is worth a line
+_UNTRIED = "may help (not tried: whether it fits)"
+_TOKENS = 128  # that are generated for each prompt, as llama-bench does
+_WRONG = 0.05  # the same, from which on something is wrong although no remedy is known
+
+
+class Phase(NamedTuple):
+    """One graph that was looked at."""
+
+    what: str  # "a token after 4096"
+    n_tokens: int | None  # that it evaluates; None: not known
+    plan: Planned
+    findings: Sequence[Finding] = ()
+    cost: Cost | None = None  # None: the time of some of its nodes is not known
+    measured: float | None = None  # seconds, the median of its computes
+
+    @property
+    def seconds(self) -> float | None:
+        """Measured, or else predicted; None if neither is known."""
+        return self.measured or (self.cost.seconds if self.cost else None)
+
+    @property
+    def known_by(self) -> str:
+        """The kind of its figures."""
+        if self.measured:
+            return MEASURED
+        if self.cost is None:
+            return BYTES
+        machine = self.cost.machine
+        return PREDICTED if machine.is_measured and not machine.cards else SHEETS
+
+    @property
+    def rate(self) -> str:
+        """Tokens per second, or the time of one graph; "" if its time is not known."""
+        if not self.seconds:
+            return ""
+        each = self.tokens_per_second
+        return (
+            f"{format_time(self.seconds)} each"
+            if each is None
+            else f"{format_factor(each)} tokens/s"
+        )
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        """None if its time or its tokens are not known."""
+        return self.n_tokens / self.seconds if self.seconds and self.n_tokens else None
+
+
+class Setback(NamedTuple):
+    """Something that takes time or may fail, and the change that mends it."""
+
+    headline: str
+    text: str
+    phase: str  # the graph that it is about
+    seconds: float | None  # of that graph
+    share: float | None  # of its time
+    nbytes: int  # of each evaluation
+    known_by: str
+    remedy: Remedy | None  # planned with the model, and fits
+    advice: str  # what may mend it, where nothing was tried
+    rule: str  # "GP119"
+
+    @property
+    def cost(self) -> str:
+        """In a few words: "180 of 246 ms (data sheets)"."""
+        at_least = "at least " if isinstance(self.nbytes, AtLeast) else ""
+        if self.seconds is None or self.share is None:
+            return f"{at_least}{format_bytes(self.nbytes)} in each evaluation ({BYTES})"
+        return f"{format_time(self.seconds)}, {self.share:.0%} of {self.phase} ({self.known_by})"
+
+    def to_dict(self) -> dict[str, Any]:
+        """As data that `json` can write."""
+        data = self._asdict()
+        return {**data, "cost": self.cost, "remedy": self.remedy and self.remedy.to_dict()}
+
+
+class DeviceMemory(NamedTuple):
+    """Bytes of a device."""
+
+    device: str
+    needed: int
+    mapped: int  # of the model's file, besides: the system may drop these pages
+    free: int | None  # before the model is loaded; None: not known
+    total: int | None
+
+    def __str__(self) -> str:
+        text = format_bytes(self.needed)
+        if self.mapped:
+            text += f", and {format_bytes(self.mapped)} of the mapped file"
+        if self.free is None:
+            return f"{text}; how much is free is not known"
+        left = self.free - self.needed
+        kept = f"{format_bytes(left)} stay free" if left >= 0 else f"{format_bytes(-left)} lack"
+        return f"{text}; of {format_bytes(self.free)} {kept}"
+
+
+@dataclass(frozen=True)
+class Checkup:
+    """The first answer about a model, a plan or a record."""
+
+    verdict: str  # a sentence
+    is_wrong: bool  # whether something should be changed
+    phases: tuple[Phase, ...]
+    reasons: tuple[Setback, ...]  # the costliest first
+    memory: tuple[DeviceMemory, ...]
+    not_known: tuple[str, ...]  # sentences
+    remedy: Remedy | None = None  # the change of the verdict
+    command: str = ""  # the command line of llama.cpp's program with it
+    more: tuple[str, ...] = ()  # the next command lines of ggml-py
+    made: tuple[str, ...] = ()  # of two: what differs in how they were made
+
+    def to_dict(self) -> dict[str, Any]:
+        """As data that `json` can write."""
+        return {
+            "verdict": self.verdict,
+            "wrong": self.is_wrong,
+            "graphs": [
+                {"graph": p.what, "n_tokens": p.n_tokens, "seconds": p.seconds,
+                 "tokens_per_second": p.tokens_per_second,
+                 "known_by": p.known_by, "n_splits": p.plan.n_splits,
+                 "copy_bytes": p.plan.copy_bytes}
+                for p in self.phases
+            ],
+            "reasons": [reason.to_dict() for reason in self.reasons],
+            "memory": [device._asdict() for device in self.memory],
+            "not_known": list(self.not_known),
+            "remedy": self.remedy and self.remedy.to_dict(),
+            "command": self.command or None,
+            "more": list(self.more),
+            "made": list(self.made),
+        }  # fmt: skip
+
+
+def checkup(
+    phases: Sequence[Phase],
+    lacks: Sequence[Shortfall] = (),
+    remedies: Iterable[Remedy] = (),
+    not_known: Iterable[str] = (),
+    more: Sequence[str] = (),
+) -> Checkup:
+    """The answer about graphs of one model, the one that matters most first. `lacks` is missing
+    memory; then `remedies` are changes with which the model fits. `not_known` are sentences besides
+    those of the graphs."""
+    first = phases[0]
+    reasons = [] if lacks else _reasons(phases)
+    best = max((r.remedy for r in reasons if r.remedy), key=lambda r: r.gain, default=None)
+    best = best or max(remedies, key=lambda r: r.gain, default=None)
+    costly = [r for r in reasons if r.share is None or r.share >= _WRONG]
+    if lacks:
+        verdict = _too_large(lacks, first, best)
+    elif best is not None or costly:
+        reason = next(iter(costly or reasons), None)
+        # The gain of a remedy is that of the first graph.
+        about = [] if best or reason is None else [p for p in phases if p.what == reason.phase]
+        verdict = _slow(about[0] if about else first, reason, best)
+    else:
+        verdict = _fine(first)
+    shown = best.plan if best and best.checked else first.plan
+    return Checkup(
+        capitalised(verdict, first.plan) + ".", bool(lacks or best or costly),
+        () if lacks else tuple(phases), tuple(reasons[:_MOST_REASONS]), tuple(_memory(first.plan)),
+        (*_not_known(phases), *not_known), best, _command(shown.provenance), tuple(more),
+    )  # fmt: skip
+
+
+def _command(made: Provenance) -> str:
+    """The command line that makes such plans, with nothing left to its --fit; "" if unknown."""
+    if made.model is None or made.flags is None:
+        return ""
+    flags = (_shortened(word) for word in made.flags)
+    words = [made.program or "llama-server", "-m", made.model, *flags]
+    fit = [] if {"-fit", "--fit"}.intersection(made.flags) else ["--fit", "off"]
+    return shlex.join([*words, *fit])
+
+
+def _shortened(overrides: str) -> str:
+    """The texts of an -ot, in which neighbours that differ only in their layer are one."""
+    found: list[tuple[str, list[str], str]] = []
+    for text in overrides.split(","):
+        layer = _LAYER.match(text)
+        if layer and found and found[-1][::2] == (layer[1], layer[3]):
+            found[-1][1].append(layer[2])
+        else:
+            found.append((layer[1], [layer[2]], layer[3]) if layer else (text, [], ""))
+    return ",".join(f"{start}{_one_of(numbers)}{end}" for start, numbers, end in found)
+
+
+def _one_of(numbers: Sequence[str]) -> str:
+    return f"({'|'.join(numbers)})" if len(numbers) > 1 else "".join(numbers)
+
+
+def versus(a: Checkup, b: Checkup) -> Checkup:
+    """Why `b` is slower, or quicker, than `a`: their first graphs, and what only `b` has."""
+    one, two = a.phases[0], b.phases[0]
+    diff = diff_of(one.plan, two.plan)
+    decided = "both make the same decisions" if diff.same else diff.headline()
+    verdict = decided
+    if one.seconds and two.seconds:
+        ratio = two.seconds / one.seconds
+        times = f"{format_time(one.seconds)} ({one.known_by}) → {format_time(two.seconds)}"
+        quicker = "as long" if ratio >= 1 else "as quick"
+        much = f"{format_factor(max(ratio, 1 / ratio))} times {quicker}"
+        verdict = f"the second takes {much}: {times} ({two.known_by}); {decided}"
+        if ratio < 1:
+            verdict = verdict.replace("takes", "is", 1)
+    had = {(r.rule, r.headline) for r in a.reasons}
+    only = tuple(r for r in b.reasons if (r.rule, r.headline) not in had)
+    made = [f"{name}: {before} → {after}" for name, (before, after) in diff.context.items()]
+    return replace(
+        b, verdict=capitalised(verdict, two.plan) + ".", is_wrong=bool(diff), reasons=only,
+        made=tuple(made),
+    )  # fmt: skip
+
+
+def _reasons(phases: Sequence[Phase]) -> list[Setback]:
+    """The findings of all graphs, each once, the costliest first."""
+    found: dict[str, Setback] = {}
+    for phase in phases:
+        for finding in phase.findings:
+            one = _reason(phase, finding)
+            worth = one.share is None or one.share >= _LEAST
+            if (finding.severity == NOTE and one.remedy is None) or not worth:
+                continue
+            kept = found.get(finding.id)
+            if kept is None or (one.share or 0.0) > (kept.share or 0.0):
+                found[finding.id] = one
+    counts = {p.what: _TOKENS if p.n_tokens == 1 and phases[0].n_tokens == 1 else 1 for p in phases}
+    return sorted(
+        found.values(),
+        key=lambda r: (
+            r.phase != phases[0].what and counts[phases[0].what] == 1,
+            -(r.seconds or 0.0) * counts[r.phase], -r.nbytes,
+        ),
+    )  # fmt: skip
+
+
+def _reason(phase: Phase, finding: Finding) -> Setback:
+    cost = phase.cost
+    seconds = finding.seconds if cost is not None else None
+    share = seconds / cost.seconds if cost is not None and seconds and cost.seconds else None
+    by = SHEETS if finding.known_by != PREDICTED else phase.known_by
+    headline = finding.headline or finding.title
+    return Setback(
+        headline, finding.text, phase.what, seconds, share, finding.bytes,
+        PREDICTED if by == MEASURED else by, finding.remedy, _untried(finding), finding.id,
+    )  # fmt: skip
+
+
+def _untried(finding: Finding) -> str:
+    if finding.tried:
+        return ""
+    flags = " or ".join(option.flags for option in finding.options)
+    return f"{flags} {_UNTRIED}" if flags else finding.prose
+
+
+def _too_large(lacks: Sequence[Shortfall], first: Phase, best: Remedy | None) -> str:
+    whole = [one for one in lacks if one.kind == "memory"]
+    verdict = "it does not fit: " + ", ".join(
+        f"{one.device} lacks {format_bytes(one.missing)} of {format_bytes(one.needed)}"
+        for one in whole
+    ) if whole else lacks[0].verdict  # fmt: skip
+    return verdict + (f"; {_with(first, best)}" if best else "")
+
+
+def _slow(first: Phase, reason: Setback | None, best: Remedy | None) -> str:
+    verdict = reason.headline if reason else "another way is quicker"
+    if first.rate:
+        verdict += f": about {first.rate} ({first.known_by})"
+    if best is not None:
+        return f"{verdict}; {_with(first, best)}"
+    untried = reason.advice if reason and reason.advice.endswith(_UNTRIED) else ""
+    return f"{verdict}; {untried or 'no change was found that is quicker and fits'}"
+
+
+def _with(first: Phase, best: Remedy) -> str:
+    """ "-ngl all fits and gives about 13" """
+    if not best.checked:
+        return f"{best.flags} {_UNTRIED}"
+    told = best.seconds and first.cost is not None and best.seconds[0] == first.cost.seconds
+    if told and best.seconds and first.n_tokens:
+        return (
+            f"{best.flags} fits and gives about {format_factor(first.n_tokens / best.seconds[1])}"
+        )
+    return f"{best.flags} fits"
+
+
+def _fine(first: Phase) -> str:
+    if not first.rate:
+        return "nothing to change was found in the plan; how quick it is is not known"
+    verdict = f"nothing to change was found: about {first.rate} ({first.known_by})"
+    if first.cost is None:
+        return verdict
+    spent: dict[str, float] = {}
+    for split in first.cost.splits:
+        spent[split.backend] = spent.get(split.backend, 0.0) + split.seconds
+    busiest = max(spent, key=lambda name: spent[name])
+    return f"{verdict}, {spent[busiest] / sum(spent.values()):.0%} of the time on {busiest}"
+
+
+def _memory(plan: Planned) -> Iterator[DeviceMemory]:
+    """Of each device that the plan's model needs memory of."""
+    known: Mapping[str, Any] = {d.name: d for d in plan.provenance.devices or ()}
+    needs = used(plan.breakdown) or _of_graph(plan)
+    order = [b.device for b in plan.backends]
+    for device in sorted(needs, key=lambda name: order.index(name) if name in order else -1):
+        made: Any = known.get(device)
+        total = made and made.memory_total
+        mapped = sum(row.weights for row in plan.breakdown
+                     if row.device == device and row.buft.endswith(MAPPED))  # fmt: skip
+        yield DeviceMemory(
+            device, needs[device], mapped, made.memory_free if total else None, total or None
+        )
+
+
+def _of_graph(plan: Planned) -> dict[str, int]:
+    """Bytes by device of what a saved plan's graph uses; {} of a log."""
+    if plan.capture.source != "scheduler":
+        return {}
+    memory = memory_of(plan)
+    devices = {plan.capture.bufts[b.buft].name: b.device for b in reversed(plan.backends)}
+    sizes = [(held.buft, held.nbytes) for held in memory.held]
+    sizes += [(buffer.name, buffer.size) for buffer in memory.buffers]
+    found: dict[str, int] = {}
+    for buft, nbytes in sizes:
+        if (device := devices.get(buft)) is not None:
+            found[device] = found.get(device, 0) + nbytes
+    return found
+
+
+def _not_known(phases: Sequence[Phase]) -> Iterator[str]:
+    costs = [phase.cost for phase in phases if phase.cost is not None]
+    names = {name: None for cost in costs for name in _by_sheets(cost)}
+    if names:
+        yield f"how quick {', '.join(names)} really are (`ggml-py calibrate` there measures that)"
+    said = (one for cost in costs for one in cost.assumed)
+    yield from dict.fromkeys(s for s in said if s.partition(" was not measured")[0] not in names)
+    for phase in phases:
+        skipped = sum(one.text.count("GP") for one in phase.findings if one.id == SKIPPED)
+        if skipped:
+            yield f"times, and what {skipped} checks of advice look at: a log does not have it"
+        elif phase.cost is None and not phase.measured:
+            yield f"the time of {phase.what}: some of its devices have no data sheet here"
+    if not any(phase.plan.breakdown for phase in phases):
+        yield "memory that this graph does not use"
+
+
+def _by_sheets(cost: Cost) -> Iterator[str]:
+    """The backends that compute and were not measured."""
+    for b in cost.plan.backends:
+        known = estimator_of(cost.machine, b.name, b.device)
+        if isinstance(known, SheetEstimator) and any(s.backend == b.name for s in cost.splits):
+            yield b.name

@@ -1,0 +1,188 @@
+"""`ggml-py check`: the first answer, in twenty lines, whatever it is given."""
+
+import json
+
+import pytest
+
+from ggml_py.cli.shared import this_machine as machine
+from ggml_py.cli.shared.this_machine import MachineFact, ThisMachine
+from ggml_py.models.synthetic import LlamaSpec, write_llama
+
+from ..support.cli_runs import fails, ok, run
+from ..support.debug_logs import DUMP
+from ..support.own_records import recorded
+from ..support.real_headers import LLAMA_8B, LLAMA_70B, MOE_30B
+
+GPU = ("-d", "sim:gpu0,profile=rtx4090", "-d", "CPU")
+BOTH = ("-d", "sim:gpu0,profile=rtx4090", "-d", "sim:gpu1,profile=rtx4090", "-d", "CPU")
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("check")
+    specs = {"8b": LLAMA_8B, "70b": LLAMA_70B, "moe": MOE_30B}
+    written = {name: spec.write(folder / f"{name}.gguf") for name, spec in specs.items()}
+    write_llama(folder / "small.gguf", LlamaSpec(n_layer=2, n_vocab=512))
+    return {**written, "small": folder / "small.gguf", "folder": folder}
+
+
+def answer(*arguments, status):
+    """The answer as JSON."""
+    done = run("check", "--json", *arguments)
+    assert done.returncode == status, done.stderr
+    return json.loads(done.stdout)
+
+
+def text_of(*arguments):
+    """What is printed, as one line: at most twenty of 80 columns, but for command lines."""
+    lines = run("check", *arguments).stdout.splitlines()
+    assert len(lines) <= 20
+    assert all(len(line) <= 80 for line in lines if not line.startswith(("run:", "more:")))
+    return " ".join(" ".join(lines).split())
+
+
+def test_layers_in_host_memory(models):
+    data = answer(models["8b"], *GPU, "-ngl", 20, "-c", 4096, status=1)
+    assert data["verdict"].startswith("13 of 32 layers are read from host memory: about ")
+    text = text_of(models["8b"], *GPU, "-ngl", 20, "-c", 4096)
+    assert text.startswith(data["verdict"]) and "> -ngl all, too" in text
+    assert "; -ngl all fits and gives about " in data["verdict"]
+    first, second = data["reasons"][:2]
+    assert (first["rule"], second["rule"]) == ("GP119", "GP103")
+    assert first["remedy"]["checked"] and second["remedy"]["flags"] == "-ngl all"
+    assert 0.5 < first["share"] < 1 and first["known_by"] == "data sheets"
+    before, after = first["remedy"]["seconds"]
+    assert before == pytest.approx(data["graphs"][0]["seconds"])
+    assert after < before / 2
+    assert data["command"].startswith("llama-server -m 8b.gguf -ngl ")
+    assert data["command"].endswith("--fit off")
+    assert [one["device"] for one in data["memory"]] == ["gpu0", "CPU"]
+    # The command that it gives is what it promised: it plans as the remedy did.
+    flags = data["command"].split()[3:-2]
+    again = answer(models["8b"], *GPU, *flags, status=0)
+    assert again["graphs"][0]["seconds"] == pytest.approx(after, rel=1e-3)
+    assert again["verdict"].startswith("Nothing to change was found: about ")
+
+
+@pytest.mark.thorough("long")
+def test_a_model_that_does_not_fit(models):
+    data = answer(models["70b"], *GPU, "-c", 4096, status=1)
+    assert data["verdict"].startswith("It does not fit: gpu0 lacks ")
+    assert data["graphs"] == data["reasons"] == []  # of a model that does not run
+    flags = data["remedy"]["flags"]
+    assert f"; {flags} fits" in data["verdict"]
+    again = answer(models["70b"], *GPU, "-c", 4096, *flags.split(), status=1)
+    assert not again["verdict"].startswith("It does not fit")
+    assert all(one["needed"] <= one["free"] for one in again["memory"])
+
+
+@pytest.mark.thorough("long")
+def test_a_programs_command_line(models):
+    words = ("llama-server", "-m", models["moe"], "-ncmoe", "30", "-c", "4096")
+    data = answer("-d", "sim:gpu0,profile=rtx3060", "--", *words, status=1)
+    assert "30 of 48 layers are read from host memory" in data["verdict"]
+    # What --fit chose for each layer is one pattern.
+    assert data["command"].count("ffn_(up|down|gate|gate_up)_(ch|)exps=CPU") <= 1
+
+
+def test_files(models):
+    plan, other = models["folder"] / "a.json.gz", models["folder"] / "b.json.gz"
+    ok("plan", models["8b"], *GPU, "-ngl", 20, "-c", 4096, "-o", plan)
+    ok("plan", models["8b"], *GPU, "-ngl", "all", "-c", 4096, "-o", other)
+    data = answer(plan, status=1)
+    assert "-ngl all may help (not tried: whether it fits)" in data["verdict"]
+    assert data["memory"][0]["free"] == 24 << 30
+    data = answer(other, plan, status=1)
+    assert data["verdict"].startswith("The second takes ") and "times as long" in data["verdict"]
+    assert "flags: -ngl all → -ngl 20" in data["made"]
+    assert [one["rule"] for one in data["reasons"]] == ["GP119"]
+    data = answer(plan, plan, status=0)
+    assert data["verdict"].endswith("both make the same decisions.")
+
+
+def test_a_log(models):
+    path = models["folder"] / "server.log"
+    path.write_text(f"load_tensors: offloaded 33/33 layers to GPU\n{DUMP}")
+    data = answer(path, status=0)
+    assert "how quick it is is not known" in data["verdict"]
+    assert "a log does not have it" in text_of(path)
+
+
+def test_a_record(models):
+    path = models["folder"] / "here.ggrec"
+    recorded(path, run=True)
+    data = answer(path, status=0)
+    assert data["graphs"][0]["known_by"] == "measured"
+    assert data["graphs"][0]["n_splits"] >= 1
+    assert "Nothing to change was found" in data["verdict"]
+    assert run("check", path, "--plan", 1).returncode == 0
+
+
+def test_measured_times_are_called_so(models):
+    run_file = models["folder"] / "run.json"
+    ok("trace", models["small"], "-n", 4, "-o", run_file)
+    data = answer(run_file, status=0)
+    (graph,) = data["graphs"]
+    assert graph["known_by"] == "measured"
+    assert 0 < graph["seconds"] < 10
+    per_op = models["folder"] / "per_op.json"
+    ok("trace", models["small"], "-n", 4, "--per-op", "-o", per_op)
+    data = answer(per_op, status=0)  # computed one by one, which takes longer
+    assert data["graphs"][0]["known_by"] != "measured"
+
+
+def test_markdown_for_an_issue(models):
+    out = run("check", models["8b"], *GPU, "-ngl", 20, "--markdown").stdout
+    assert out.startswith("**13 of 32 layers are read from host memory")
+    assert "| reason | cost | change |" in out and "```sh\nllama-server -m 8b.gguf" in out
+
+
+def test_mistakes(models):
+    assert "exclude each other" in fails("check", "--json", "--markdown", code=2)
+    assert "no such file" in fails("check", models["folder"] / "none.gguf")
+    assert "is a directory" in fails("check", models["folder"], code=2)
+
+
+# --- without an argument
+
+
+def test_this_machine():
+    done = run("check", "--json")
+    data = json.loads(done.stdout)
+    assert done.returncode == int(data["wrong"])
+    facts = {fact["what"]: fact["text"] for fact in data["facts"]}
+    assert "with cpu" in facts["build"] and "CPU" in facts["CPU"]
+    assert facts["recorder"] and facts["libllama"] and facts["threads"]
+    shown = run("check").stdout.splitlines()
+    assert shown[0].startswith("llama.cpp would put a model on ")
+    assert all(len(line) <= 80 for line in shown)
+
+
+def test_what_is_wrong_with_a_machine(monkeypatch, tmp_path):
+    """Files of a system with a GPU, limits of a cgroup, and strict memory."""
+    files = {
+        "pci/0/class": "0x030000", "pci/0/vendor": "0x10de", "cgroup/cpu.max": "100000 100000",
+        "cgroup/memory.max": str(1 << 30), "proc/sys/vm/overcommit_memory": "2",
+        "proc/meminfo": "MemTotal: 8388608 kB\nMemAvailable: 4194304 kB\nSwapTotal: 0 kB",
+        "pages": "always madvise [never]",
+    }  # fmt: skip
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    monkeypatch.setattr(machine, "_PCI", tmp_path / "pci")
+    monkeypatch.setattr(machine, "_PROC", tmp_path / "proc")
+    monkeypatch.setattr(machine, "_CGROUP", tmp_path / "cgroup")
+    monkeypatch.setattr(machine, "_HUGE_PAGES", tmp_path / "pages")
+    monkeypatch.setattr("ggml_py.backends.device.default_n_threads", lambda: 8)
+    found = machine.this_machine()
+    wrong = {fact.text: fact.mend for fact in found.facts if fact.is_wrong}
+    assert found.is_wrong and "more problem" in found.verdict
+    mended = " ".join(wrong.values())
+    for words in ("-t 1", "--backend cpu,blas,rpc,cuda", "memory=1024M",
+                  "sysctl vm.overcommit_memory=0", "echo madvise"):  # fmt: skip
+        assert words in mended, words
+
+
+def test_text_of_others_is_no_markup():
+    found = ThisMachine("x", (MachineFact("a|b", "<b>\x1b[1m"),))
+    assert "<b>" not in found.markdown() and "a\\|b" in found.markdown()
