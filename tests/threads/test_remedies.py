@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from ..support.cli_runs import ok
+from ..support.cli_runs import ok, run
 from ..support.real_headers import Spec
 from ..support.reports import DEEPSEEK_R1
 
@@ -95,3 +95,14 @@ def offered(path, slow):
 def test_the_change_that_helped_is_among_the_first_two(slow, tmp_path):
     said = offered(slow.model.write(tmp_path / "model.gguf"), slow)[:2]
     assert any(re.search(slow.remedy, text) for text in said), said
+
+
+@pytest.mark.parametrize("slow", SLOW, ids=lambda slow: slow.source.replace(" ", ""))
+def test_check_says_it_first(slow, tmp_path):
+    path = slow.model.write(tmp_path / "model.gguf")
+    devices = [word for name in (*slow.devices, "CPU") for word in ("-d", name)]
+    done = run("check", path, *devices, *slow.flags.split(), "--json")
+    data = json.loads(done.stdout)
+    assert done.returncode == 1, done.stderr
+    assert re.search(slow.remedy, data["verdict"]), data["verdict"]
+    assert data["remedy"]["seconds"][1] < data["remedy"]["seconds"][0]
