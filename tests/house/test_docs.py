@@ -17,10 +17,11 @@ from ..support.default_release import PIN, REPO
 PROSE = [REPO / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")]
 PROSE += [REPO / "vendor" / "UPDATING.md", REPO / "benchmarks" / "SANITIZERS.md"]
 PROSE += sorted(doc_pages.DOCS.rglob("*.md"))
+BUILDS = doc_pages.DOCS / "BUILD.md"  # minutes each
 # Commands without output: between the examples of a page, and on a page with pictures.
 COMMANDS = [
     line.partition("#")[0].strip()
-    for page in PROSE if page.is_relative_to(doc_pages.DOCS)
+    for page in PROSE if page.is_relative_to(doc_pages.DOCS) and page != BUILDS
     for block in doc_pages.others(page)
     for line in block.text.splitlines() if line.strip().startswith("ggml-py ")
 ]  # fmt: skip
@@ -59,14 +60,10 @@ TESTED = {
         "test_diverge.test_upstreams_program_reads_the_case",
     ("README.md", "$ ggml-py record"): "test_programs.test_the_readme_shows_what_happens",
     ("README.md", "pip install . && ggml-py demo"): TWO_COMMANDS,
-    ("README.md", "$ ggml-py demo"): "test_readme.test_the_demo_on_screen_is_what_demo_prints",
-    ("README.md", "$ ggml-py plan"): "test_readme.test_the_answers_on_screen_are_what_the_verbs"
-    "_print",
+    ("README.md", "$ ggml-py check"): "test_readme.test_the_answer_on_screen_is_what_check_prints",
     ("README.md", "import numpy"): "test_readme.test_the_python_example_prints_what_is_shown",
     ("README.md", "## SPLIT #0"): "test_readme.test_the_python_example_prints_what_is_shown",
-    ("README.md", "ggml-py devices"): "test_readme.test_commands_run",
-    ("README.md", "def test_placement"): "test_docs_pytest.test_the_recipe_of_the_readme",
-    ("README.md", "pip install . --config"): "test_readme.test_the_build_options_shown_exist",
+    ("docs/BUILD.md", "pip install . --config"): "test_readme.test_the_build_options_shown_exist",
     ("docs/index.md", "pip install . && ggml-py demo"): TWO_COMMANDS,
     ("CONTRIBUTING.md", "python -m venv .venv"): None,
     ("CONTRIBUTING.md", "errors enums"): "test_structure.test_contributing_shows_the_floors",
@@ -127,10 +124,10 @@ def test_commands(looked_at, command):
     assert written is None or (looked_at / written[1]).stat().st_size > 1000
 
 
+@pytest.mark.thorough("long")
 def test_the_headline_is_that_of_the_demo():
-    """The demo's output is tested in test_readme.py."""
     shown = next(b.text for b in doc_pages.others(doc_pages.DOCS / "EXPLAIN.md") if not b.kind)
-    assert shown.strip() in (REPO / "README.md").read_text().splitlines()
+    assert shown.strip() in ok("demo").splitlines()
 
 
 def untested(page):

@@ -14,8 +14,7 @@ from ggml_py.models.synthetic import LlamaSpec, write_llama
 
 from ..support.default_release import PIN
 
-README = Path(__file__).parents[2] / "README.md"
-PAGE = README.parent / "docs" / "PYTEST.md"
+PAGE = Path(__file__).parents[2] / "docs" / "PYTEST.md"
 BLOCK = re.compile(r"^```(.*?)\n(.*?)^```$", re.M | re.S)
 pytestmark = [
     pytest.mark.skipif(BUILD["ggml_version"] != PIN, reason=f"the page shows what {PIN} gives"),
@@ -87,15 +86,6 @@ def test_the_recipe(folder):
         assert real.startswith(start) and (real == start or cut) and not rest
     source = (folder / "test_placement.py").read_text()
     assert len(source.splitlines()) <= 12
-
-
-def test_the_recipe_of_the_readme(folder):
-    """Its test is the first one without the assertions."""
-    _code, test = re.findall(r"^```python\n(.*?)^```$", README.read_text(), re.M | re.S)
-    (folder / "test_placement.py").write_text(f"from ggml_py.models import load\n{test}")
-    assert pytest_in(folder, "--plan-update", "test_placement.py").returncode == 0
-    assert pytest_in(folder, "test_placement.py").returncode == 0
-    assert (folder / "__plans__/test_placement/test_placement.plan").exists()
 
 
 def test_the_recipe_for_a_fork(folder, oracle):

@@ -1,4 +1,4 @@
-"""The examples are short and run as README says, from outside the tree. Their results equal those
+"""The examples are short and run as they say, from outside the tree. Their results equal those
 of the upstream programs that they follow, or of the same network in numpy."""
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ def test_it_is_short_and_says_how_to_run_it(path):
     assert f"    python examples/{path.name}" in text.split('"""')[1]
 
 
-def test_every_example_has_a_test_and_is_in_the_readme():
+def test_every_example_has_a_test_and_is_listed():
     tests = "".join(path.read_text() for path in (REPO / "tests").rglob("test_*.py"))
-    readme = (REPO / "README.md").read_text()
+    listed = (REPO / "docs" / "index.md").read_text()
     for path in EXAMPLES:
         assert f'"{path.name}"' in tests, path.name
-        assert f"examples/{path.name}" in readme, path.name
+        assert f"examples/{path.name}" in listed, path.name
 
 
 def test_make_model(tmp_path):

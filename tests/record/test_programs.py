@@ -320,7 +320,7 @@ def test_the_readme_shows_what_happens(oracle, tmp_path):
     write_llama(tmp_path / "model.gguf", LlamaSpec())
     run = _shell(oracle, tmp_path)
     text = (doc_pages.DOCS.parent / "README.md").read_text()
-    block = text.partition("## Look at the program you run\n\n```\n")[2].partition("```")[0]
+    block = re.search(r"^```\n(\$ ggml-py record.*?)^```$", text, re.M | re.S)[1]
     parts = re.split(r"(?m)^\$ (.*)\n", block)[1:]
     assert len(parts) == 4
     for command, shown in zip(parts[::2], parts[1::2], strict=True):
