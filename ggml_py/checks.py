@@ -7,7 +7,7 @@ explanations say less). To check all plans made in a block, use `ggml_py.strict`
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from .boundary.arguments import describe, integer
@@ -19,6 +19,7 @@ from .trace.answers.requirements import (
     too_many_bytes,
     too_many_splits,
 )
+from .typed import names_of, typed
 
 if TYPE_CHECKING:
     from .backends.backend import Backend
@@ -35,6 +36,7 @@ __all__ = [
 ]
 
 
+@typed
 def assert_no_fallback(
     plan: Plan,
     op: str | Sequence[str] = (),
@@ -57,7 +59,7 @@ def assert_no_fallback(
     """
     __tracebackhide__ = True
     _plan(plan)
-    _fail(fallen_back(plan, _names("op", op), backend, _names("allow", allow)))
+    _fail(fallen_back(plan, names_of("op", op), backend, names_of("allow", allow)))
 
 
 def assert_max_splits(plan: Plan, max_splits: int) -> None:
@@ -76,6 +78,7 @@ def assert_max_copy_bytes(plan: Plan, max_copy_bytes: int) -> None:
     _fail(too_many_bytes(plan, integer("max_copy_bytes", max_copy_bytes)))
 
 
+@typed
 def assert_pins(plan: Plan, backends: Mapping[str, str]) -> None:
     """Asserts that each tensor is on the backend that `backends` has for its name: {"Qcur-*":
     "gpu0"}.
@@ -138,13 +141,6 @@ def assert_supported(graph: Graph, device: Device | Backend) -> None:
 def _plan(plan: object) -> None:
     if not isinstance(plan, Plan):
         raise TypeError(f"expected a Plan, got {describe(plan)}")
-
-
-def _names(what: str, value: str | Iterable[str]) -> Sequence[str]:
-    names = [value] if isinstance(value, str) else list(value)
-    if not all(isinstance(name, str) for name in names):
-        raise TypeError(f"{what}: expected names, got {describe(value)}")
-    return names
 
 
 def _fail(problem: str) -> None:

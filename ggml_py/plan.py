@@ -16,6 +16,7 @@ from .trace.planned import Planned
 from .trace.promise import MemoryRow as MemoryRow
 from .trace.promise import Promise as Promise
 from .trace.promise import as_texts as as_texts
+from .typed import typed
 
 if TYPE_CHECKING:
     from .advice.finding import Finding
@@ -236,12 +237,14 @@ class Plan(Planned):
 
         return render(self)
 
+    @typed
     def to_json(self, path: str | Path | None = None) -> dict[str, Any]:
         """The plan as JSON data. With `path` it is also written there, completely or not at all."""
         from .export.json import plan_file as to_json
 
         return to_json.write(self, path) if path is not None else to_json.render(self)
 
+    @typed
     def export(
         self,
         path: str | Path,
@@ -270,6 +273,7 @@ class Plan(Planned):
         return to_notebook.plan(self)
 
     @staticmethod
+    @typed
     def from_json(path: str | Path) -> Plan:
         """Reads a plan that `to_json` wrote. Raises ValueError for anything else."""
         from .export.json import plan_file as to_json

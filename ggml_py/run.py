@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from .plan import Plan
 from .trace.recorded import Recorded
+from .typed import typed
 
 if TYPE_CHECKING:
     from .trace.answers.run_summary import RunSummary
@@ -37,12 +38,14 @@ class Run(Recorded):
 
         return summarize(self)
 
+    @typed
     def to_json(self, path: str | Path | None = None) -> dict[str, Any]:
         """The run as JSON data. With `path` it is also written there, completely or not at all."""
         from .export.json import run_file as run_json
 
         return run_json.write(self, path) if path is not None else run_json.render(self)
 
+    @typed
     def export(self, path: str | Path, format: str | None = None, *, force: bool = False) -> None:
         """Like `Plan.export`: "run.trace.json" is for Perfetto, "run.html" is the page of the plan
         that took the most time, with each node's time in the plan's median compute."""
@@ -51,6 +54,7 @@ class Run(Recorded):
         formats.export(self, path, format, force=force)
 
     @staticmethod
+    @typed
     def from_json(path: str | Path) -> Run:
         """Reads a run that `to_json` wrote. Raises ValueError for anything else."""
         from .export.json import run_file as run_json

@@ -13,6 +13,7 @@ from ..boundary.ffi import NULL, ffi, lib, sole_pointer, text
 from ..boundary.handle import Handle
 from ..boundary.uses import in_use
 from ..errors import ArgumentError, ComputeError, MissingFunctionError
+from ..typed import typed
 from .above import AnyGraph, AnyTensor, Plannable, PlanT
 from .buffer import BufferType
 from .device import Device
@@ -132,6 +133,7 @@ class Backend(Handle):
         set_callback(self.ptr, stops, self._abort.cell)
         self._abort.predicate = callback
 
+    @typed
     def set_use_ref(self, use_ref: bool) -> None:
         """Computes each op with its plain implementation, for comparison with the fast one.
 

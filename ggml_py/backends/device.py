@@ -15,6 +15,7 @@ from ..boundary.mapped import watch_mapped
 from ..boundary.module import InModule
 from ..errors import AllocError, ArgumentError, MissingFunctionError, UnknownDeviceError
 from ..files.similar import meant
+from ..typed import typed
 from .above import AnyTensor
 
 if TYPE_CHECKING:
@@ -261,6 +262,7 @@ class Device(InModule):
             raise ArgumentError(f"device {self.name} has no events: use Backend.synchronize()")
         return Event(ptr, self)
 
+    @typed
     def init(self, n_threads: int | None = None, params: str | None = None) -> Backend:
         """Opens a backend on this device.
 

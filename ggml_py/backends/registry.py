@@ -13,6 +13,7 @@ from ..boundary.ffi import NULL, ffi, lib, openblas_settings, text
 from ..boundary.module import InModule, Module, forget_module
 from ..enums import BackendDevType
 from ..errors import ArgumentError, BusyError, LoadError
+from ..typed import typed
 from .device import Device
 
 _GPUS = (BackendDevType.GPU, BackendDevType.IGPU)
@@ -109,6 +110,7 @@ def registries() -> tuple[Registry, ...]:
         return tuple(Registry(lib.ggml_backend_reg_get(i)) for i in range(n))
 
 
+@typed
 def load_backend(path: str | os.PathLike[str]) -> Registry:
     """Loads a backend module (a library built with GGML_BACKEND_DL) and adds its devices.
 

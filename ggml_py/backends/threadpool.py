@@ -23,6 +23,7 @@ from ..boundary.ffi import ffi, lib
 from ..boundary.handle import Handle, those_of
 from ..boundary.uses import in_use
 from ..errors import ArgumentError, MissingFunctionError
+from ..typed import typed
 from .device import Device, device
 
 if TYPE_CHECKING:
@@ -57,6 +58,7 @@ class ThreadPool(Handle):
         "strict_cpu",
     )
 
+    @typed
     def __init__(
         self,
         n_threads: int,

@@ -6,6 +6,7 @@ import operator
 from typing import Any
 
 from ..errors import ArgumentError
+from ..typed import describe as describe
 
 SIZE_MAX = (1 << 63) - 1  # the most that ggml's int64_t holds; no memory is that large
 
@@ -20,13 +21,6 @@ def ptr_of(kind: type, value: Any) -> Any:
     if not isinstance(value, kind):
         raise TypeError(f"expected a {shown(kind)}, got {describe(value)}")
     return value.ptr  # type: ignore[attr-defined]
-
-
-def describe(value: object) -> str:
-    """Describes a value for messages: its type, and the value itself if it is short."""
-    shown = repr(value) if isinstance(value, int | float | str | None) else ""
-    kind = type(value).__name__
-    return kind if value is None or not 0 < len(shown) <= 40 else f"{kind} {shown}"
 
 
 def integer(name: str, value: object, least: int = 0, most: int = SIZE_MAX) -> int:
@@ -61,10 +55,16 @@ def enum_of(enum: Any, value: Any) -> int:
 
 def c_text(what: str, value: object) -> bytes:
     """`value` as UTF-8 for ggml, whose strings end at a NUL. Raises TypeError, `ArgumentError`."""
+    data = utf8(what, value)
+    if b"\0" in data:
+        raise ArgumentError(f"{what} {value!r}: expected text without NUL, which ends a C string")
+    return data
+
+
+def utf8(what: str, value: object) -> bytes:
+    """`value`, a str, as UTF-8. Raises TypeError, and `ArgumentError` for lone surrogates."""
     if not isinstance(value, str):
         raise TypeError(f"{what}: expected a str, got {describe(value)}")
-    if "\0" in value:
-        raise ArgumentError(f"{what} {value!r}: expected text without NUL, which ends a C string")
     try:
         return value.encode()
     except UnicodeEncodeError as error:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..releases.planned_cases import prepared
+from ..typed import typed
 from .divergence import Divergence, NodeError
 from .forced import FIRST, SECOND, last_begun, read_rows
 
@@ -27,6 +28,7 @@ class ModelSide(NamedTuple):
     release: str
 
     @classmethod
+    @typed
     def parse(cls, text: str) -> ModelSide:
         """ "BLAS,CPU threads=2", "upstream=0.24.0", "-ngl 9 -d sim:gpu0 -d CPU". Raises
         ValueError."""

@@ -11,11 +11,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from ..errors import ArgumentError
 from ..trace.planned import Planned
+from ..typed import typed
 from .cost import Cost, Interval, cost_of, limits
 from .machine import Machine
 from .unmeasured import unmeasured
 
+_MOST = 1 << 24  # tokens of a row
 _GRAPHS = 5  # that are planned at most for a row, if the caller does not say
 PlanOf = Callable[[int, int], Planned]
 
@@ -102,6 +105,7 @@ class BenchRow:
         }  # fmt: skip
 
 
+@typed
 def prompt_row(
     plan: PlanOf,
     machine: Machine,
@@ -113,6 +117,7 @@ def prompt_row(
 ) -> BenchRow:
     """The row of a prompt. `plan(n_tokens, n_past)` plans a graph; it is called `graphs` times at
     most for graphs of one size."""
+    _check(n_prompt=n_prompt, n_depth=n_depth, n_batch=n_batch, n_ubatch=n_ubatch)
     sizes: dict[int, list[int]] = {}  # of graphs, with their depths
     for batch in range(0, n_prompt, n_batch):
         end = min(batch + n_batch, n_prompt)
@@ -122,12 +127,21 @@ def prompt_row(
     return _row(parts, n_prompt, 0, n_depth)
 
 
+@typed
 def gen_row(
     plan: PlanOf, machine: Machine, n_gen: int, n_depth: int, graphs: int = _GRAPHS
 ) -> BenchRow:
     """The row of generating tokens, each in a graph of its own."""
+    _check(n_gen=n_gen, n_depth=n_depth)
     depths = [n_depth + i for i in range(n_gen)]
     return _row([_between(plan, machine, 1, depths, graphs)], 0, n_gen, n_depth)
+
+
+def _check(**sizes: int) -> None:
+    for name, n in sizes.items():
+        least = int(name != "n_depth")
+        if not least <= n <= _MOST:
+            raise ArgumentError(f"{name}={n}: expected {least} to {_MOST:,} tokens")
 
 
 class _Part(NamedTuple):

@@ -15,6 +15,7 @@ from ..trace.planned import Planned
 from ..trace.record import NODE
 from ..trace.split import SplitInput
 from ..trace.units import format_times
+from ..typed import typed
 from .applied import machine_for, stale
 from .assumptions import assumed
 from .coldness import coldnesses
@@ -135,6 +136,7 @@ class Cost:
         """The copies for which nothing was measured."""
         return tuple(copy for copy in (*self.copies, *self.outputs) if copy.seconds is None)
 
+    @typed
     def node(self, id: int) -> NodeCost | None:
         """The cost of a node, by its id; None if it computes nothing."""
         return next((node for node in self.nodes if node.id == id), None)
@@ -185,6 +187,7 @@ class Cost:
         }  # fmt: skip
 
 
+@typed
 def cost_of(plan: Planned, machine: Machine, n_past: int | None = None) -> Cost:
     """What a plan takes on a machine. See `Plan.cost`."""
     if not isinstance(machine, Machine):
@@ -419,11 +422,13 @@ class _Adder:
         return max(low, 0.0), high + self.unknown
 
 
+@typed
 def limits(interval: Interval) -> list[float | None]:
     """For JSON: None for an end that nothing limits."""
     return [end if math.isfinite(end) else None for end in interval]
 
 
+@typed
 def estimator_of(machine: Machine, backend: str, device: str) -> Estimator | SheetEstimator | None:
     """The device's, kept with the machine: from what was measured, otherwise from the data sheet of
     the card that it stands for."""
@@ -442,6 +447,7 @@ def estimator_of(machine: Machine, backend: str, device: str) -> Estimator | She
     return None
 
 
+@typed
 def memory_of(plan: Planned, buft: int) -> str:
     """What memory a buffer type is, as samples of copies name it: `PINNED`, `MAPPED` or ""."""
     name = plan.capture.bufts[buft].name if buft >= 0 else ""

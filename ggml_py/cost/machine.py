@@ -10,6 +10,7 @@ from typing import Any
 
 from ..files.reading import read_file
 from ..files.writing import write_whole
+from ..typed import typed
 from .sample import SPLIT, Sample
 
 KIND, VERSION = "ggml_py machine", 1
@@ -79,6 +80,7 @@ class Machine:
         """The threads that the CPU computed with."""
         return self.described.n_threads
 
+    @typed
     def with_cards(self, cards: Mapping[str, str]) -> Machine:
         """The machine with named cards ("rtx4090"), by the names of devices that were simulated or
         not measured. Their times come from data sheets (`DATASHEETS`), with wide intervals. Raises
@@ -91,6 +93,7 @@ class Machine:
         return replace(self, cards={**self.cards, **cards}, _derived={})
 
     @staticmethod
+    @typed
     def of_sheets(cards: Mapping[str, str], n_threads: int = 1) -> Machine:
         """A machine that nobody measured: data sheets of the cards, by the devices' names, and a
         usual host's for the CPU. Its intervals are wide. Raises ValueError for a card without a
@@ -106,10 +109,12 @@ class Machine:
         """Whether any device was measured; otherwise all times are from data sheets."""
         return bool(self.devices)
 
+    @typed
     def device(self, name: str) -> MeasuredDevice | None:
         """The device of that name; None if it was not measured."""
         return next((d for d in self.devices if d.name == name), None)
 
+    @typed
     def doubts_about(self, devices: Iterable[str]) -> tuple[str, ...]:
         """The doubts about these devices and about the whole machine. A doubt about a device begins
         with the device's name. A server is known by its address in the backend's name
@@ -165,6 +170,7 @@ class Machine:
             "doubts": list(self.doubts), "devices": devices,
         }  # fmt: skip
 
+    @typed
     def save(self, path: str | Path, force: bool = False) -> None:
         """Writes the file, completely or not at all. Raises FileExistsError unless `force`."""
         head = json.dumps({k: v for k, v in self.to_dict().items() if k != "devices"}, indent=1)
@@ -173,6 +179,7 @@ class Machine:
         write_whole(path, text.encode(), force=force)
 
     @staticmethod
+    @typed
     def load(path: str | Path) -> Machine:
         """Reads a file that `save` wrote. Raises OSError, and ValueError for anything else: another
         kind of file, a newer version, a damaged one."""
@@ -199,6 +206,7 @@ class Machine:
             ) from None
 
 
+@typed
 def is_server(backend: str, device: MeasuredDevice) -> bool:
     """Whether a backend of that name, "RPC0[HOST:PORT]", is the server that was measured."""
     return backend.startswith("RPC") and backend.endswith(f"[{device.description}]")

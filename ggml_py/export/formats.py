@@ -12,6 +12,7 @@ from ..cost.machine import Machine
 from ..files.writing import write_whole
 from ..trace.planned import Planned
 from ..trace.recorded import Recorded
+from ..typed import typed
 
 
 class Exporter(NamedTuple):
@@ -64,14 +65,13 @@ EXPORTERS = (
 )
 
 
+@typed
 def exporter_for(path: str | Path, name: str | None = None, runs: bool = False) -> Exporter:
     """The format called `name`, otherwise the one of the file's suffix, which ".gz" may follow.
     With `runs` only formats that show runs.
 
     Raises ValueError that lists the formats.
     """
-    if not isinstance(path, str | Path):
-        raise TypeError(f"path {path!r}: expected a file's name, like 'plan.html'")
     able = [exporter for exporter in EXPORTERS if exporter.runs or not runs]
     for exporter in able:
         if exporter.name == name:

@@ -19,6 +19,7 @@ from ..boundary.ffi import BUILD, NULL, ffi, lib, sole_pointer, text
 from ..boundary.handle import Handle
 from ..boundary.mapped import Stamp, map_file
 from ..errors import AbortError, GgufError
+from ..typed import typed
 from . import split_files as _gguf_split
 from .header import ADVICE, HeaderCheck
 
@@ -72,6 +73,7 @@ class Gguf(Handle):
             lib.ggml_free(infos)
 
     @classmethod
+    @typed
     def open(
         cls, path: str | os.PathLike[str], *, part: bool = False, header_only: bool = False
     ) -> Gguf:
@@ -247,6 +249,7 @@ class Gguf(Handle):
         part = integer("part", part, 0, len(self.paths) - 1)
         return map_file(self.paths[part], self._opened[part])
 
+    @typed
     def data(self, name: str) -> npt.NDArray[np.uint8]:
         """The bytes of a tensor, mapped read-only; `numpy.frombuffer` turns them into numbers.
 

@@ -18,6 +18,7 @@ from ..errors import ArgumentError, GgufError
 from ..files.writing import whole_file
 from ..graphs.context import Context
 from ..tensors.convert import TypeLike, check_part, check_shape, encode, type_of
+from ..typed import has_values, typed
 from .header import HeaderCheck
 from .reader import SCALARS
 
@@ -36,6 +37,7 @@ _ALIGNMENT = "general.alignment"
 _ALIGNMENTS = (8, 1 << 24)  # the format requires a multiple of 8; padding is made in memory
 
 
+@typed("path")
 def write_gguf(
     path: str | os.PathLike[str], metadata: Mapping[str, Any], tensors: Iterable[TensorEntry]
 ) -> None:
@@ -59,6 +61,8 @@ def write_gguf(
         raise TypeError(f"metadata: expected a dict, got {describe(metadata)}")
     if path.is_dir():
         raise GgufError(f"{path} is a folder, expected a file name")
+    if not has_values(tensors):
+        raise TypeError(f"tensors: expected (name, data, type, ne), .., got {describe(tensors)}")
     entries = [_entry(entry) for entry in tensors]
     with whole_file(path) as out, _Header(metadata, entries, out) as header:
         out.write(header.data)

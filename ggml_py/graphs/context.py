@@ -24,6 +24,7 @@ from ..errors import AbortError, AllocError, ArgumentError
 from ..tensors.arrays import Arrays
 from ..tensors.convert import encode, numbers
 from ..tensors.tensor import Tensor, TypeLike, type_of
+from ..typed import typed
 from .custom import CustomOp, CustomOps
 
 if TYPE_CHECKING:
@@ -253,6 +254,7 @@ class Context(AnyContext, CustomOps):
         self._adopt(src)
         return Tensor(lib.ggml_view_tensor(self.ptr, src.ptr), self)
 
+    @typed
     def new_graph(self, size: int = 2048, grads: bool = False) -> Graph:
         """An empty graph for up to `size` nodes and as many leafs. C: ggml_new_graph_custom"""
         from .graph import Graph

@@ -22,6 +22,7 @@ from ..boundary.ffi import NULL, ffi, lib
 from ..errors import ArgumentError
 from ..tensors.convert import DTYPES
 from ..tensors.tensor import Tensor, TypeLike, not_tensors, type_of
+from ..typed import typed
 from .ops import Ops
 
 if TYPE_CHECKING:
@@ -167,6 +168,7 @@ class CustomOps(Ops):
         """
         return self._map(lib.ggml_map_custom3_inplace, lib.gp_on_custom3, (a, b, c), fun, n_tasks)
 
+    @typed
     def custom_4d(
         self,
         type: TypeLike,
@@ -196,6 +198,7 @@ class CustomOps(Ops):
             ),
         )
 
+    @typed
     def custom_inplace(
         self, a: Tensor, args: Sequence[Tensor], fun: CustomFunction, n_tasks: int = 1
     ) -> Tensor:

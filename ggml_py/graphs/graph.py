@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,6 +20,7 @@ from ..boundary.uses import in_use, reading
 from ..errors import ArgumentError, NoDataError
 from ..tensors.arrays import PENDING, Arrays
 from ..tensors.tensor import Tensor
+from ..typed import typed
 from .context import new_native
 from .custom import custom_nodes, failed_ops, is_remote
 
@@ -37,6 +39,7 @@ class Graph(AnyGraph):
 
     __slots__ = ("_backward", "_context", "_grads", "_lent", "_scheduler")
 
+    @typed
     def __init__(self, context: Context | Graph, size: int = 2048, grads: bool = False) -> None:
         size = integer("size", size, 1, 1 << 31)
         grads = bool(grads)
@@ -225,6 +228,7 @@ class Graph(AnyGraph):
             other._only_read = self._only_read
             other._backward = self._backward
 
+    @typed
     def dup(self, grads: bool = False) -> Graph:
         """A new graph with the same nodes, leafs and gradients; `grads` adds room for gradients.
 
@@ -329,6 +333,7 @@ class Graph(AnyGraph):
         a parameter, g a node with a gradient. C: ggml_graph_print"""
         lib.ggml_graph_print(self.ptr)
 
+    @typed
     def to_dot(self, path: str | os.PathLike[str], forward: Graph | None = None) -> None:
         """Writes the graph for Graphviz (`dot -Tsvg path`). Parameters are yellow, nodes with a
         gradient green; with `forward`, nodes that are not in that graph are light blue.
@@ -345,6 +350,8 @@ class Graph(AnyGraph):
                     "backslashes; set another name"
                 )
         native_forward = NULL if forward is None else ptr_of(Graph, forward)
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, "expected a file's name", str(path))
         new = path.with_name(path.name + ".new")
         with new.open("wb"):  # raises here, where upstream would abort
             pass

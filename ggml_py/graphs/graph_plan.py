@@ -24,6 +24,7 @@ from ..boundary.ffi import NULL, ffi, lib, text
 from ..boundary.handle import Handle
 from ..boundary.uses import reading
 from ..errors import AbortError, AllocError, ArgumentError, MissingFunctionError
+from ..typed import typed
 from .graph import Graph
 
 if TYPE_CHECKING:
@@ -112,6 +113,7 @@ class CpuPlan(Handle):
 
     __slots__ = ("_abort", "_state", "_wanted", "_work", "graph", "threadpool")
 
+    @typed
     def __init__(
         self,
         graph: Graph,

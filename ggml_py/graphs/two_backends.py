@@ -13,6 +13,7 @@ from ..boundary.ffi import NULL, ffi, lib
 from ..boundary.handle import Handle
 from ..errors import AllocError, ArgumentError
 from ..tensors.tensor import Tensor
+from ..typed import typed
 from .graph import Graph
 
 # callback(index, t1, t2): the node's index in the graph, and its results on the two backends.
@@ -32,6 +33,7 @@ class _Comparison(Callback):
         return bool(self._call(index, self._graph._tensor(t1), Tensor(t2, self._copy)))
 
 
+@typed
 def compare_graph_backend(
     backend1: Backend,
     backend2: Backend,

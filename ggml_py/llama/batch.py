@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from ..boundary.arguments import describe, integer
 from ..errors import ModelError
+from ..typed import typed
 
 POS_MAX = (1 << 31) - 1  # llama_pos is an int32_t
 
@@ -25,6 +26,7 @@ class Batch:
         self.seq: list[tuple[int, ...]] = []
         self.logits: list[bool] = []
 
+    @typed
     def add(
         self,
         token: int,

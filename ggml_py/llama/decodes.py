@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from ..typed import typed
+
 
 class Differs(NamedTuple):
     """A parameter in which the previous graph differs from the one that was needed: `name` was
@@ -74,6 +76,7 @@ class Decode(NamedTuple):
         return "\n".join(map(str, self.ubatches))
 
 
+@typed
 def differing(old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[Differs, ...]:
     """The parameters in which two graphs differ; None where a graph does not have one."""
     names = dict.fromkeys((*new, *old))

@@ -21,7 +21,6 @@ from .library import Library
 from .likeliest import likeliest
 from .native import ContextHandle, LlamaHandle
 from .observer import Observer
-from .watching import Watching
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -101,9 +100,15 @@ class LlamaContext:
             self.moved = self.has_gaps = False
 
     def eval(
-        self, tokens: Sequence[int], all_logits: bool, seq: int, watching: Callback | None
+        self,
+        tokens: Sequence[int] | npt.NDArray[np.int32],
+        all_logits: bool,
+        seq: int,
+        watching: Callback | None,
+        end_graph: Callable[[], None] | None = None,
     ) -> npt.NDArray[np.float32]:
-        """The logits [n_vocab] after the last token, or [n_tokens, n_vocab]."""
+        """The logits [n_vocab] after the last token, or [n_tokens, n_vocab]. `end_graph` is called
+        after each graph."""
         # Decoding: numpy's work for a single token takes longer than everything else here.
         token = tokens[0] if type(tokens) is list and len(tokens) == 1 else None
         observed = self.observer.starts()
@@ -122,15 +127,15 @@ class LlamaContext:
                     raise ArgumentError("a record with per_op uses the eval callback: end it first")
                 self._watch(watching)
             try:
-                single = observed or isinstance(watching, Watching)
+                single = observed or end_graph is not None
                 for part in self._parts(ids, single):
                     done += len(part)
                     last = done == len(ids)
                     self._decode(part, start + done - len(part), seq, every, last, watching)
                     if observed:
                         self.observer.noted(len(part), len(part) if every else int(last))
-                    if isinstance(watching, Watching):
-                        watching.values.end_graph()
+                    if end_graph is not None:
+                        end_graph()
                     rows += self._logits(len(part), every, last)
                 if observed:
                     self.observer.end()

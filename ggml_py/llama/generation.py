@@ -9,6 +9,7 @@ import numpy as np
 
 from ..boundary.arguments import describe, integer
 from ..errors import ModelError
+from ..typed import has_values
 from .likeliest import likeliest
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ class Generation:
         self._model, self._n, self._seq = model, n, seq
         self._ids = model._check_tokens(tokens, seq)
         self._sample = likeliest if sampler is None else sampler
-        if not isinstance(stop, Iterable):
+        if not has_values(stop):
             raise TypeError(f"stop: expected a list of tokens, got {describe(stop)}")
         self._stop = frozenset(integer("stop: token", token) for token in stop)
         n_ids = len(self._ids)

@@ -24,6 +24,7 @@ from ..plan import MemoryRow
 from ..scheduler.borrowed import BorrowedScheduler
 from ..tensors.tensor import Tensor
 from ..trace.choice import Choice
+from ..typed import typed
 from .batch import POS_MAX
 from .batch_checks import checked_tokens
 from .choices import choices_of
@@ -33,6 +34,7 @@ from .library import Library
 from .likeliest import likeliest
 from .loaded_again import Again, Changes, reload
 from .memory import ContextMemory, Reserved, estimate, fit_print, give_up_pipeline, measure
+from .model import check_flags
 from .model_facts import model_made, with_fit
 from .model_sizes import ModelSizes
 from .native import ContextHandle, give_threads, lacking, load_model, naming, new_context
@@ -43,7 +45,7 @@ from .plans import Look, build, plan_of, reserved_plan_of, trace
 from .room import rooms
 from .sequences import SequenceCalls
 from .tokenizer import Tokenizer
-from .watching import Looking, Watching
+from .watching import Looking, watched
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -187,6 +189,7 @@ class LlamaModel(SequenceCalls):
     @property
     def tokenizer(self) -> Tokenizer:
         """The model's tokenizer and chat template."""
+        self._check_open()
         return self._tokenizer
 
     @property
@@ -270,6 +273,7 @@ class LlamaModel(SequenceCalls):
             return self._running.scheduler
         return self._context.scheduler
 
+    @typed
     @contextmanager
     def graph(self, n_tokens: int = 1, n_past: int = 0, n_seqs: int = 1) -> Iterator[Graph]:
         """See `Model`. It cannot be computed, as its weights have no data."""
@@ -360,31 +364,35 @@ class LlamaModel(SequenceCalls):
 
     def eval(
         self,
-        tokens: Sequence[int],
+        tokens: Sequence[int] | npt.NDArray[np.integer[Any]],
         all_logits: bool = False,
         copy: bool = True,
         seq: int = 0,
         watch: Sequence[str] = (),
     ) -> Any:
         """See `Model`."""
-        seq = self._seq(seq)
-        if not watch:
-            context = self._loaded()
-            if len(tokens) > 1:
-                self._check_room(len(tokens), seq)
+        if type(all_logits) is not bool or type(copy) is not bool:
+            check_flags(all_logits, copy)
+        seq, values = self._seq(seq), watched(watch)
+        if values is not None:
+            self._check_whole("watch")
+        context = self._loaded()
+        if type(tokens) is not list or len(tokens) != 1:  # one token is checked where it is used
+            tokens = self._check_tokens(tokens, seq)
+            self._check_room(len(tokens), seq)
+        if values is None:
             return context.eval(tokens, all_logits, seq, self._looking)
-        watching = Watching(watch)
-        self._check_whole("watch")
-        if self._looking is not None:
-            raise ModelError("watch: another function looks at the nodes (look_at_nodes)")
-        logits = self._loaded().eval(tokens, all_logits, seq, watching)
-        return logits, watching.values.by_name()
+        looking = Looking(values.look, self._looking)
+        logits = context.eval(tokens, all_logits, seq, looking, values.end_graph)
+        return logits, values.by_name()
 
+    @typed
     @contextmanager
     def look_at_nodes(self, look: Callable[[Tensor, bool], bool]) -> Iterator[None]:
         """See `Model`. Raises `ModelError` with split_mode "tensor"."""
         self._check_whole("look_at_nodes")
-        before, self._looking = self._looking, Looking(look)
+        self._check_open()
+        before, self._looking = self._looking, Looking(look, self._looking)
         try:
             yield
         finally:
@@ -445,6 +453,7 @@ class LlamaModel(SequenceCalls):
         """The tokens that end a generation. C: llama_vocab_is_eog"""
         return self.tokenizer.eog
 
+    @typed
     def record(self, per_op: bool = False) -> Recording:
         """See `Model`. Reads the weights. Tokens are evaluated one ubatch at a time meanwhile. If
         a `decode` takes several graphs, only the last one's plan is known."""

@@ -12,6 +12,7 @@ from ..boundary.arguments import integer
 from ..memory.shortfalls import Reserve, Shortfall, UncutBuffer, shortfalls
 from ..plan import MemoryRow, Promise
 from ..trace.choice import Choice
+from ..typed import typed
 from .batch import POS_MAX
 from .batch_checks import check_seq
 from .generation import Generation, generated
@@ -35,6 +36,11 @@ if TYPE_CHECKING:
     from .room import Rooms
 
 M = TypeVar("M", bound="Model")
+
+
+@typed
+def check_flags(all_logits: bool, copy: bool) -> None:
+    """Raises TypeError for arguments of `eval` that are neither True nor False."""
 
 
 class Model(ABC):
@@ -135,6 +141,7 @@ class Model(ABC):
         """The largest buffer of each type and kind that is allocated in one piece, if known."""
         return ()
 
+    @typed
     def shortfalls(self, reserve: Reserve = 0) -> tuple[Shortfall, ...]:
         """Missing memory by device, and tensors larger than any buffer; () if the model fits.
         `reserve` bytes (or bytes by device) stay free on each device."""
@@ -153,10 +160,12 @@ class Model(ABC):
         """The model's tokenizer and chat template, which are libllama's. It is built when it is
         first needed (`llama.Tokenizer`)."""
 
+    @typed
     def tokenize(self, text: str, **options: bool) -> list[int]:
         """See `Tokenizer.tokenize`."""
         return self.tokenizer.tokenize(text, **options)
 
+    @typed
     def detokenize(self, tokens: Sequence[int], **options: bool) -> str:
         """See `Tokenizer.detokenize`."""
         return self.tokenizer.detokenize(tokens, **options)
@@ -168,6 +177,7 @@ class Model(ABC):
 
     # --- plans
 
+    @typed
     def plan(self, n_tokens: int = 1, n_past: int = 0, n_seqs: int = 1) -> Plan:
         """Plans where every node would run, for a graph of n_tokens tokens after n_past others in
         each of n_seqs sequences.
@@ -216,6 +226,7 @@ class Model(ABC):
         Raises `ModelError` as `plan` does.
         """
 
+    @typed
     def what_if(self, n_tokens: int = 1, n_past: int = 0, n_seqs: int = 1, **changes: Any) -> Plan:
         """What llama.cpp would plan for such a graph if something were otherwise.
 
@@ -293,6 +304,7 @@ class Model(ABC):
         """
         return generated(self.stream(tokens, n, sampler, **options), n)
 
+    @typed("context_shift")
     def stream(
         self,
         tokens: Sequence[int],

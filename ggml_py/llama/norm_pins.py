@@ -10,4 +10,5 @@ def why_norms(full_offload: bool, n_tokens: int) -> str:
     """Why the norms of layers are pinned in a graph of n_tokens tokens; "" if they are not."""
     if full_offload:
         return f"{NORMS_STAY} if all layers are to be on GPUs (-ngl)"
-    return f"{NORMS_STAY} in graphs of fewer than {PIN_BELOW} tokens" * (n_tokens < PIN_BELOW)
+    few = n_tokens < PIN_BELOW
+    return f"{NORMS_STAY} in graphs of fewer than {PIN_BELOW} tokens" if few else ""

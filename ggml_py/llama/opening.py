@@ -11,6 +11,7 @@ from ..backends.device import Device
 from ..backends.device import devices as all_devices
 from ..gguf.header_file import check_has_weights, described
 from ..gguf.reader import Gguf
+from ..typed import typed
 from .command_line import CommandLine, parse
 from .library import Library, library
 from .llama_model import LlamaModel
@@ -19,6 +20,7 @@ from .options import DEFAULTS, Fit, Options, Progress, checked
 log = logging.getLogger("ggml_py")
 
 
+@typed
 def open(
     path: str | os.PathLike[str],
     *,
@@ -50,6 +52,7 @@ def open(
     return _opened(library(build), path, wanted, fitting, header_only)
 
 
+@typed
 def open_command_line(
     words: str | Sequence[str],
     *,

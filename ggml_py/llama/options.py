@@ -261,7 +261,7 @@ def checked(asked: Mapping[str, Any]) -> Options:
         )  # fmt: skip
     for option in TABLE:
         value = asked[option.name]
-        if option.kind == "word" and value not in option.words:
+        if option.kind == "word" and not (isinstance(value, str) and value in option.words):
             raise ModelError(f"{option.name}={value!r}: expected one of {', '.join(option.words)}")
         if option.kind == "bool" and not isinstance(value, bool):
             raise TypeError(f"{option.name}={value!r}: expected True or False")

@@ -55,12 +55,15 @@ def override_pairs(overrides: Overrides | None) -> list[tuple[str, Place]]:
     """The overrides given to `models.load`, in order. Raises TypeError for anything else."""
     if overrides is None:
         return []
-    if isinstance(overrides, str) or not isinstance(overrides, Iterable):
+    try:
+        if isinstance(overrides, str):
+            raise TypeError
+        pairs = list(overrides.items() if isinstance(overrides, Mapping) else overrides)
+    except TypeError:
         raise TypeError(
             "tensor_overrides: expected {regex: device} or pairs (regex, device), got "
             f"{describe(overrides)}"
-        )
-    pairs = list(overrides.items() if isinstance(overrides, Mapping) else overrides)
+        ) from None
     for pair in pairs:
         if not isinstance(pair, tuple) or len(pair) != 2 or not isinstance(pair[0], str):
             raise TypeError(f"tensor_overrides: expected pairs (regex, device), got {pair!r}")

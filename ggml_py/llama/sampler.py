@@ -17,6 +17,7 @@ from ..boundary.ffi import NULL, ffi
 from ..boundary.handle import Handle
 from ..boundary.uses import in_use
 from ..errors import ArgumentError, ModelError
+from ..typed import typed
 from .library import Library, library
 from .likeliest import likeliest
 from .sampling import FLT_MAX, INT_MAX, Sampling
@@ -80,6 +81,7 @@ class Sampler(Sampling):
         with in_use(_SAMPLING, native):
             return native.sample(logits)
 
+    @typed
     def accept(self, tokens: Iterable[int]) -> None:
         """Counts the tokens of a prompt as past tokens, so penalties apply to them, too."""
         ids = [integer("token", token, 0, INT_MAX) for token in tokens]
@@ -88,6 +90,7 @@ class Sampler(Sampling):
             with in_use(_SAMPLING, native):
                 native.accept(ids)
 
+    @typed
     def candidates(self, logits: Logits) -> tuple[npt.NDArray[np.int32], Logits]:
         """Token ids with a chance at the next call, and their probabilities; with a grammar, after
         a first choice that broke it. Changes nothing."""
@@ -118,7 +121,10 @@ class Sampler(Sampling):
 
     def _biased(self, logits: Logits) -> Logits:
         """The logits, checked, with biases."""
-        logits = np.ascontiguousarray(logits, np.float32)
+        try:
+            logits = np.ascontiguousarray(logits, np.float32)
+        except (TypeError, ValueError):
+            raise TypeError(f"logits: expected numbers [n_vocab], got {describe(logits)}") from None
         if logits.ndim != 1 or not logits.size:
             raise ModelError(f"logits {list(logits.shape)}: expected those of one token, [n_vocab]")
         if self.grammar and logits.size > len(self.tokenizer or ()):

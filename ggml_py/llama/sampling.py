@@ -12,6 +12,7 @@ from typing import Any
 
 from ..boundary.arguments import SIZE_MAX, c_text, describe, integer
 from ..errors import ArgumentError
+from ..typed import has_values
 
 FLT_MAX = 3.4028234663852886e38
 INT_MAX = (1 << 31) - 1
@@ -75,18 +76,19 @@ class Sampling:
             raise ArgumentError(
                 f"repeat_penalty={self.repeat_penalty}: expected a number above 0; 1 is no penalty"
             )
-        given = dict(self.logit_bias or {})
+        given = {} if self.logit_bias is None else self.logit_bias
+        if not isinstance(given, Mapping):
+            raise TypeError(f"logit_bias: expected {{token: bias}}, got {describe(given)}")
         bias = {integer("logit_bias: token", k, 0, INT_MAX): v for k, v in given.items()}
         for token, value in bias.items():
             if value != -inf:
                 _check_real(f"logit_bias[{token}]", value, -inf, inf)
         object.__setattr__(self, "logit_bias", bias)
         c_text("grammar", self.grammar)
-        if isinstance(self.dry_sequence_breakers, str):
-            raise TypeError(
-                f"dry_sequence_breakers={self.dry_sequence_breakers!r}: expected a list of texts"
-            )
-        for text in self.dry_sequence_breakers:
+        breakers = self.dry_sequence_breakers
+        if isinstance(breakers, str) or not has_values(breakers):
+            raise TypeError(f"dry_sequence_breakers={breakers!r}: expected a list of texts")
+        for text in breakers:
             c_text("dry_sequence_breakers", text)
         if self.seed is None or integer("seed", self.seed, 0, _RANDOM_SEED) == _RANDOM_SEED:
             object.__setattr__(self, "seed", secrets.randbelow(_RANDOM_SEED))

@@ -15,6 +15,7 @@ from .. import log as _log
 from ..boundary.arguments import describe, integer
 from ..errors import AbortError, GgmlError, ModelError
 from ..files.writing import whole_file
+from ..typed import typed
 from .batch import POS_MAX, Batch
 from .batch_checks import checked
 from .model import Model
@@ -180,6 +181,7 @@ class SequenceCalls(Model):
             args = (context.ptr, content, len(content), seq)
             _all_taken(int(context.lib.llama_state_seq_set_data(*args)), len(content))
 
+    @typed
     def save_seq(
         self, path: str | os.PathLike[str], seq: int = 0, tokens: Sequence[int] = ()
     ) -> None:
@@ -198,6 +200,7 @@ class SequenceCalls(Model):
             out.write(struct.pack(f"<3I{len(ids)}i", *head, *ids))
             out.write(state[_STATE_HEAD:])
 
+    @typed
     def load_seq(self, path: str | os.PathLike[str], seq: int = 0) -> list[int]:
         """Replaces a sequence by one from a file that `save_seq` or libllama wrote. Returns the
         tokens that were saved with it.

@@ -7,16 +7,18 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from ..boundary.arguments import describe, integer
+from ..boundary.arguments import c_text, integer, utf8
 from ..boundary.ffi import NULL, text
 from ..boundary.uses import reading
 from ..errors import ModelError
 from ..gguf.header_file import whole
 from ..gguf.reader import Gguf
+from ..typed import typed
 from .library import Library, library
 from .native import LlamaHandle, load_model
 
 
+@typed
 class Tokenizer:
     """Tokenizes and detokenizes as llama.cpp does. Made by `Tokenizer.open`, and what
     `Model.tokenizer` is."""
@@ -64,10 +66,8 @@ class Tokenizer:
         With `parse_special` names of control tokens in the text stand for these.
         C: llama_tokenize
         """
-        if not isinstance(text, str):
-            raise TypeError(f"text: expected a str, got {describe(text)}")
         self._check_there()
-        data = text.encode()
+        data = utf8("text", text)
         room = len(data) + 8
         with self._asking() as (lib, vocab):
             while True:
@@ -154,13 +154,14 @@ class Tokenizer:
         """
         ffi = self._library.ffi
         kept, rows = [], ffi.new("struct llama_chat_message[]", max(1, len(messages)))
-        for row, message in zip(rows, messages, strict=False):
+        for i, message in enumerate(messages):
             if not {"role", "content"} <= set(message):
                 raise ModelError(f'a message is {{"role": ..., "content": ...}}, got {message!r}')
-            pair = [ffi.new("char[]", str(message[key]).encode()) for key in ("role", "content")]
+            names = {key: f"{key} of message {i}" for key in ("role", "content")}
+            pair = [ffi.new("char[]", c_text(name, message[key])) for key, name in names.items()]
             kept.append(pair)
-            row.role, row.content = pair
-        given = NULL if template is None else ffi.new("char[]", template.encode())
+            rows[i].role, rows[i].content = pair
+        given = NULL if template is None else ffi.new("char[]", c_text("template", template))
         room = 4096
         while True:
             out = ffi.new("char[]", room)

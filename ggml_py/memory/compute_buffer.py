@@ -8,6 +8,7 @@ from typing import Any
 
 from ..trace.layout import GraphLayout
 from ..trace.record import ComputeBufferRecord
+from ..typed import typed
 from .tensor_bytes import MemoryBlock, next_in_place, usage
 
 
@@ -83,6 +84,7 @@ class ComputeBuffer:
         """Bytes of `size` that are alive at no time: lost between tensors."""
         return self.size - self.peak
 
+    @typed
     def alive(self, step: int) -> tuple[MemoryBlock, ...]:
         """The blocks that are alive at a step, the largest first."""
         return self._usage.alive(step)

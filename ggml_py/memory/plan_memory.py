@@ -13,6 +13,7 @@ from ..trace.plan_tensor import PlanTensor
 from ..trace.planned import Planned
 from ..trace.promise import MemoryRow
 from ..trace.record import COPY, ComputeBufferRecord
+from ..typed import typed
 from .allocator import lay_out, layout_unknown
 from .compute_buffer import ComputeBuffer
 
@@ -108,6 +109,7 @@ class PlanMemory:
             for node in self.plan.order or ()
         )
 
+    @typed
     def buffer(self, name: str) -> ComputeBuffer:
         """A compute buffer by its buffer type, backend or device. Raises KeyError with the
         names."""
@@ -132,6 +134,7 @@ class PlanMemory:
             for key, tensors in groups.items()
         )
 
+    @typed
     def what(self, step: int) -> str:
         """What happens at a step, in a few words: "MUL_MAT 'Qcur-0'", "copy of 'inp'"."""
         if self.layout is None or not 0 <= step < len(self.layout.order):

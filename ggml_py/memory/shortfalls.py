@@ -114,7 +114,7 @@ def used(rows: Iterable[MemoryRow]) -> dict[str, int]:
 
 def kept_free(device: str, reserve: Reserve) -> int:
     """Bytes that stay free on a device."""
-    return reserve if isinstance(reserve, int) else reserve.get(device, 0)
+    return reserve.get(device, 0) if isinstance(reserve, Mapping) else reserve
 
 
 def _memory(

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from ..trace.layout import ALLOC, FREE, REUSE, TRIM, GraphLayout, LayoutEvent
 from ..trace.record import ComputeBufferRecord
+from ..typed import typed
 
 
 class MemoryBlock(NamedTuple):
@@ -31,6 +32,7 @@ class MemoryBlock(NamedTuple):
         """Bytes in the chunk up to its end."""
         return self.offset + self.padded
 
+    @typed
     def alive(self, step: int) -> bool:
         """Whether it has its place when the node of `step` is computed."""
         return self.first <= step <= self.last

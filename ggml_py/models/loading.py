@@ -28,6 +28,7 @@ from ..llama.overrides import (
 from ..llama.params import check_gpus, given_devices
 from ..llama.room import rooms
 from ..tensors.tensor import TypeLike
+from ..typed import typed
 from .archs import ARCHS
 from .build.decoder import Decoder, DecoderWeights
 from .cache.kv_caches import KvCaches
@@ -58,6 +59,7 @@ _LIBLLAMAS_SPLITS = ("row", "tensor")
 _CELL_BYTES = 32  # of the machine's memory per cell, beside its keys and values
 
 
+@typed("path", "header_only", "build")
 def load(
     path: str | os.PathLike[str],
     devices: Sequence[str | Device] = ("CPU",),
@@ -217,7 +219,7 @@ def _libllamas(wanted: Options) -> str:
 
 def _by_libllama(path: str | os.PathLike[str], graphs: str, wanted: Options) -> bool:
     """Whether libllama builds the graphs. Raises `ModelError`."""
-    if graphs not in _GRAPHS:
+    if not isinstance(graphs, str) or graphs not in _GRAPHS:
         raise ModelError(f"graphs={graphs!r}: expected one of {', '.join(map(repr, _GRAPHS))}")
     if graphs != "auto":
         return graphs == "libllama"

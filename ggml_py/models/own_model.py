@@ -12,11 +12,12 @@ from ..boundary.ffi import lib
 from ..errors import ClosedError, ModelError
 from ..llama.batch_checks import checked_tokens
 from ..llama.likeliest import likeliest
-from ..llama.model import Model
+from ..llama.model import Model, check_flags
 from ..llama.sequences import SequenceCalls
 from ..llama.tokenizer import Tokenizer
-from ..llama.watching import Values
+from ..llama.watching import Values, watched
 from ..plan import MemoryRow
+from ..typed import typed
 from .alone import CHANGING, CLOSING, COMPUTING, GENERATING, PLANNING, Alone, alone
 from .cache.kv_caches import KvCaches
 from .cache.ubatch import Ubatch, split
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
     from ..scheduler.callbacks import EvalFunction
     from ..scheduler.recording import Recording
     from ..scheduler.scheduler import Scheduler
-    from ..tensors.tensor import Tensor
 
 _LIBLLAMAS = 'our own graphs have one sequence, which only grows: load with graphs="libllama"'
 
@@ -49,8 +49,6 @@ class OwnModel(Alone, Model):
     only sets inputs and computes. It has one sequence; parts of sequences are libllama's."""
 
     graphs = "ours"
-    n_seq_max = 1
-    n_batch = n_ubatch = 0  # set when it is made
 
     def __init__(
         self,
@@ -71,7 +69,7 @@ class OwnModel(Alone, Model):
         self._hparams = hparams
         self.placement = placement
         self.weights = weights
-        self.n_batch, self.n_ubatch = sizes
+        self._n_batch, self._n_ubatch = sizes
         self._memory = memory
         self._graphs = graphs
         self._made, self._again = made, again
@@ -108,18 +106,39 @@ class OwnModel(Alone, Model):
     @property
     def n_ctx(self) -> int:
         """See `Model`."""
+        self._check_open()
         return self._memory.n_ctx
 
     n_ctx_seq = n_ctx
 
     @property
+    def n_batch(self) -> int:
+        """See `Model`."""
+        self._check_open()
+        return self._n_batch
+
+    @property
+    def n_ubatch(self) -> int:
+        """See `Model`."""
+        self._check_open()
+        return self._n_ubatch
+
+    @property
+    def n_seq_max(self) -> int:
+        """See `Model`."""
+        self._check_open()
+        return 1
+
+    @property
     def n_past(self) -> int:
         """See `Model`."""
+        self._check_open()
         return self._memory.n_past
 
     @property
     def flash_attn(self) -> bool:
         """See `Model`."""
+        self._check_open()
         return self._graphs.flash_attn
 
     @property
@@ -134,6 +153,7 @@ class OwnModel(Alone, Model):
     @property
     def eog_tokens(self) -> frozenset[int]:
         """See `Model`."""
+        self._check_open()
         return self.hparams.eog_tokens
 
     # --- plans
@@ -145,8 +165,10 @@ class OwnModel(Alone, Model):
     @property
     def choices(self) -> tuple[Choice, ...]:
         """See `Model`."""
+        self._check_open()
         return self._graphs.choices
 
+    @typed
     @contextmanager
     def graph(self, n_tokens: int = 1, n_past: int = 0, n_seqs: int = 1) -> Iterator[Graph]:
         """See `Model`."""
@@ -191,10 +213,14 @@ class OwnModel(Alone, Model):
         watch: Sequence[str] = (),
     ) -> Any:
         """See `Model`."""
-        if seq:
+        if type(all_logits) is not bool or type(copy) is not bool:
+            check_flags(all_logits, copy)
+        if type(seq) is not int or seq:
             self._seq(seq)
-        if watch:
-            return self._watched(Values(watch), tokens, all_logits)
+        values = watched(watch)
+        if values is not None:
+            self._check_open()
+            return self._watched(values, tokens, all_logits)
         # Decoding: numpy's work around a single token takes longer than everything else here.
         token = tokens[0] if type(tokens) is list and len(tokens) == 1 else None
         if type(token) is int and 0 <= token < self._hparams.n_vocab:
@@ -206,14 +232,8 @@ class OwnModel(Alone, Model):
     def _watched(
         self, values: Values, tokens: Any, all_logits: bool
     ) -> tuple[npt.NDArray[np.float32], dict[str, Any]]:
-        def look(node: Tensor, ask: bool) -> bool:
-            wanted = values.wants(node.name)
-            if wanted and not ask:
-                values.take(node.name, node.ptr)
-            return wanted or not ask
-
         ids = self._check_tokens(tokens)
-        with self._graphs.watched(look):
+        with self._graphs.watched(values.look):
             logits = self._decode(ids, all_logits, True, values.end_graph)
         return logits if all_logits else logits.reshape(-1), values.by_name()
 
@@ -266,7 +286,7 @@ class OwnModel(Alone, Model):
         graphs.begin_decode()
         saved, applied = memory.save(), list[Ubatch]()
         rows: list[npt.NDArray[np.float32]] = []
-        ubatches = split(ids, memory.n_past, all_logits, self.n_batch, self.n_ubatch)
+        ubatches = split(ids, memory.n_past, all_logits, self._n_batch, self._n_ubatch)
         try:
             memory.prepare(ubatches)
             for ubatch in ubatches:
@@ -322,8 +342,10 @@ class OwnModel(Alone, Model):
     @property
     def n_reused(self) -> int:
         """See `Model`."""
+        self._check_open()
         return self._graphs.n_reused
 
+    @typed
     @alone(CHANGING)
     def record(self, per_op: bool = False) -> Recording:
         """See `Model`."""
@@ -334,6 +356,7 @@ class OwnModel(Alone, Model):
         self._check_open()
         return self._graphs.watching
 
+    @typed
     def look_at_nodes(self, look: EvalFunction) -> AbstractContextManager[None]:
         """See `Model`."""
         self._check_open()

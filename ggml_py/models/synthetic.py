@@ -19,6 +19,7 @@ from ..enums import Ftype, Type
 from ..errors import ModelError
 from ..gguf.writer import TensorEntry, write_gguf
 from ..tensors.tensor import TypeLike, type_of
+from ..typed import typed
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -27,6 +28,7 @@ _BYTE_TOKENS = 256
 _TOKEN_NORMAL, _TOKEN_UNKNOWN, _TOKEN_CONTROL, _TOKEN_BYTE = 1, 2, 3, 6  # enum llama_token_type
 
 
+@typed
 @dataclass(frozen=True)
 class LlamaSpec:
     """The size of a model. The defaults make one with 7.3M parameters, 4.3 MB in q4_0."""
@@ -122,6 +124,7 @@ class LlamaSpec:
         }
 
 
+@typed
 def write_llama(path: str | os.PathLike[str], spec: LlamaSpec | None = None) -> None:
     """Writes a model of size `spec` (default: a small one). Leaves no file if it raises OSError."""
     spec = spec or LlamaSpec()

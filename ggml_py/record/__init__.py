@@ -15,10 +15,13 @@ import sys
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from ..typed import typed
+
 if TYPE_CHECKING:
     from .here import SelfRecord
 
 
+@typed
 def record(
     path: str | os.PathLike[str],
     *,

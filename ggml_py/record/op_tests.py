@@ -39,7 +39,9 @@ from .. import enums
 from ..files.reading import in_utf8, read_file
 from ..files.writing import write_whole
 from ..sim.profiles.call import CUSTOM_OPS, Call, recorded_call
+from ..trace.planned import Planned
 from ..trace.record import VIEW_OPS
+from ..typed import describe, typed
 
 if TYPE_CHECKING:
     from ..plan import Plan
@@ -83,6 +85,7 @@ class LeftOut(NamedTuple):
     why: str
 
 
+@typed
 def op_tests(plans: Iterable[Plan]) -> list[OpTest]:
     """The different ops that the plans' nodes compute, each once, in the order of the nodes.
 
@@ -99,12 +102,14 @@ def op_tests(plans: Iterable[Plan]) -> list[OpTest]:
     return list(found.values())
 
 
+@typed
 def left_out(plans: Iterable[Plan]) -> list[LeftOut]:
     """The nodes that cannot be tested from a file, each with the reason. Raises as `op_tests`."""
     calls = ((node, recorded_call(node.plan, node.record)) for node in _computed(plans))
     return [LeftOut(node, why) for node, call in calls if (why := why_no_test(call))]
 
 
+@typed
 def write_op_tests(
     plans: Iterable[Plan],
     path_or_file: str | os.PathLike[str] | TextIO,
@@ -150,6 +155,7 @@ def op_test_lines(
         yield " ".join([*map(str, words), test.name or "-"])
 
 
+@typed
 def read_op_tests(
     path: str | os.PathLike[str], *, ops: Names = None, types: Names = None
 ) -> list[OpTest]:
@@ -219,6 +225,8 @@ class _Words:
 def _computed(plans: Iterable[Plan]) -> Iterator[PlanTensor]:
     """The nodes that upstream's writer does not skip."""
     for plan in plans:
+        if not isinstance(plan, Planned):
+            raise TypeError(f"plans: expected Plans, got {describe(plan)}")
         if plan.capture.source != "scheduler":
             raise ValueError(
                 f"this plan was read from a {plan.capture.source}, which does not have the shapes "

@@ -18,6 +18,7 @@ from ..trace.pins import NORMS
 from ..trace.planned import Planned
 from ..trace.probes import FUSED_OPS, refused_in
 from ..trace.record import OF_PROGRAM, collection_paused
+from ..typed import typed
 from . import stream
 from .pipeline import no_pipeline
 from .program_facts import made_in
@@ -317,6 +318,7 @@ class Record:
             )
 
     @classmethod
+    @typed
     def read(cls, path: Path | str) -> Record:
         """Reads a record. Raises ValueError if the file is none, or if nothing of it is whole."""
         content = Path(path).read_bytes()
@@ -371,6 +373,7 @@ class Record:
         owner.plans[number] = plan
         self.plans.append(plan)
 
+    @typed
     def find(self, kind: str) -> list[RecordedPlan]:
         """The plans of a kind, the most computed first. Raises ValueError for an unknown kind."""
         if kind not in KINDS:

@@ -10,12 +10,14 @@ from pathlib import Path
 
 from ..plan import Plan
 from ..trace.record import TensorRecord
+from ..typed import typed
 from .kept import PLAN
 
 
 class Corpus:
     """A folder to write plans into."""
 
+    @typed
     def __init__(self, folder: Path) -> None:
         """Makes the folder if it is not there."""
         folder.mkdir(parents=True, exist_ok=True)

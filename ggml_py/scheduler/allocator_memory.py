@@ -15,6 +15,7 @@ from ..memory import ComputeBuffer
 from ..tensors.tensor import Tensor
 from ..trace.layout import KINDS, OWN, GraphLayout, LayoutEvent
 from ..trace.record import ComputeBufferRecord
+from ..typed import typed
 
 
 class AllocatorMemory(NamedTuple):
@@ -24,6 +25,7 @@ class AllocatorMemory(NamedTuple):
     buffers: tuple[ComputeBuffer, ...]  # one for each different buffer type
     tensors: tuple[str, ...]  # names, by id
 
+    @typed
     def buffer(self, name: str) -> ComputeBuffer:
         """A compute buffer by its buffer type. Raises KeyError with the names."""
         for found in self.buffers:

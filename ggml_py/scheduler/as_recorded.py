@@ -23,6 +23,7 @@ from ..sim.sim_device import SimDevice, sim_device
 from ..tensors.tensor import Tensor
 from ..trace.planned import format_bytes
 from ..trace.record import VIEW_OPS, BuftRecord, Capture, TensorRecord
+from ..typed import typed
 from .capture import read_plan
 from .observed import (
     Observed,
@@ -43,6 +44,7 @@ MAX_BYTES, MAX_FLOPS = 256 << 20, 5 * 10**9  # of a graph that is computed to lo
 _DEVICE_MEMORY = 1 << 44  # bytes of a device that stands in; taken as it is used
 
 
+@typed
 def replay_as_recorded(plan: Plan) -> Plan:
     """The plan that this release's scheduler makes of a plan's graph, with devices that answer as
     the recorded ones did. Devices that are not here are simulated.
@@ -104,6 +106,7 @@ class AsRecorded:
     the number of the CPU's threads (as usual). C: ggml_backend_sched_new
     """
 
+    @typed
     def __init__(self, plan: Plan, size: int = 0, n_threads: int | None = None) -> None:
         plan.capture.check_answers()
         self._first = plan.capture

@@ -29,6 +29,7 @@ from ..trace.record import (
     RefusalRecord,
     collection_paused,
 )
+from ..typed import typed
 
 if TYPE_CHECKING:
     from ..graphs.graph import Graph
@@ -203,6 +204,7 @@ class Planner(Protocol):
         """Plans a graph."""
 
 
+@typed
 def capture(scheduler: Planner, graph: Graph) -> Capture:
     """Returns everything that `scheduler` would look at to plan `graph`, including what each of its
     backends answers about each node. Changes neither of them.

@@ -18,6 +18,7 @@ from ..boundary.ffi import NULL, ffi, lib
 from ..errors import GgmlError
 from ..tensors.tensor import Tensor
 from ..trace.recorded import COPY, NODES, WAIT, RunEvent
+from ..typed import typed
 from .made_up import MadeUp
 from .reallocations import labels
 from .rebuilt import RebuiltGraph
@@ -70,6 +71,7 @@ class Observed(NamedTuple):
     later: tuple[str, ...] = ()  # of the computes after it, which only some graphs get
 
     @classmethod
+    @typed
     def from_json(cls, text: str) -> Observed:
         """The observations that `json.dumps` wrote."""
         seen = cls(*json.loads(text))
@@ -226,6 +228,7 @@ def _computed(scheduler: Scheduler, memory: RebuiltGraph) -> list[RunEvent]:
     return events_of(scheduler, lambda: scheduler.compute(memory.graph))
 
 
+@typed
 def allocated_steps(scheduler: Scheduler, work: Callable[[], object]) -> tuple[str, ...]:
     """The waits while memory is reserved or given, in lines."""
     return _steps(labels(scheduler), events_of(scheduler, work))
@@ -243,6 +246,7 @@ def _steps(names: Sequence[str], events: Sequence[RunEvent]) -> tuple[str, ...]:
     return tuple(lines)
 
 
+@typed
 def lines_of(plan: Plan) -> tuple[str, ...]:
     """The splits of a plan and their inputs, in lines."""
     return tuple(
@@ -252,6 +256,7 @@ def lines_of(plan: Plan) -> tuple[str, ...]:
     )
 
 
+@typed
 def layout_lines(plan: Plan) -> tuple[str, ...]:
     """The decisions of the graph allocator about a plan that has memory, in lines."""
     if plan.layout is None:

@@ -8,7 +8,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ..backends.device import Device
+from ..errors import ArgumentError
 from ..plan import Plan
+from ..typed import typed
 from .rebuilt import Places, rebuilt
 from .scheduler import Scheduler
 
@@ -23,6 +25,7 @@ class Replayed(NamedTuple):
     n_weights: int
 
 
+@typed
 def replay(
     plan: Plan,
     devices: Sequence[Device],
@@ -46,6 +49,8 @@ def replay(
     """
     capture = plan.capture
     capture.check_answers()
+    if not len(devices):
+        raise ArgumentError("devices: expected at least one, the last a CPU")
     with contextlib.ExitStack() as stack:
         backends = [stack.enter_context(device.init()) for device in devices]
         places = Places(capture, devices, weights)

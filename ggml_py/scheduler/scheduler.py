@@ -21,6 +21,7 @@ from ..graphs.context import new_native
 from ..graphs.graph import Graph
 from ..tensors.lent import Loan
 from ..tensors.tensor import Tensor
+from ..typed import typed
 from .callbacks import CopyCallback, EvalCallback
 from .reads import ReadScheduler
 from .reallocations import labels
@@ -61,6 +62,7 @@ class Scheduler(ReadScheduler, Lender):
         "graph_size",
     )  # fmt: skip
 
+    @typed
     def __init__(
         self,
         backends: Sequence[Backend],
@@ -385,6 +387,7 @@ class Scheduler(ReadScheduler, Lender):
     def _callbacks(self) -> tuple[Callback | None, ...]:  # that a compute may call
         return (self._eval_callback, self._copy_callback, *(b._abort for b in self.backends))
 
+    @typed
     def record(self, per_op: bool = False) -> Recording:
         """Records what this scheduler does in a `with` block: see `Recording`."""
         return Recording(self, per_op=per_op)
@@ -406,6 +409,11 @@ class Scheduler(ReadScheduler, Lender):
         C: ggml_backend_sched_set_eval_callback
         """
         check_function(callback, "(tensor, ask)")
+        if self._recording is not None and self._recording._per_op:
+            raise ArgumentError(
+                "this scheduler is being recorded with per_op, which uses the eval callback: end "
+                "the recording first, or record without per_op"
+            )
         held = None if callback is None else EvalCallback(self, callback)
         function, data = (NULL, NULL) if held is None else (lib.gp_on_eval, held.handle)
         with in_use("given a callback", self):
@@ -435,6 +443,7 @@ class Scheduler(ReadScheduler, Lender):
 
     # --- pins and state
 
+    @typed("by", "why")
     def set_tensor_backend(
         self, tensor: Tensor, backend: Backend, *, by: str = "", why: str = ""
     ) -> None:

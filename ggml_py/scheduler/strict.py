@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from ..boundary.arguments import describe, integer
 from ..errors import ArgumentError, PlacementError
+from ..typed import names_of
 
 if TYPE_CHECKING:
     from ..plan import Plan
@@ -66,9 +67,7 @@ def strict(
     """
     if not isinstance(no_fallback, bool):
         raise TypeError(f"no_fallback: expected True or False, got {describe(no_fallback)}")
-    names = (allow,) if isinstance(allow, str) else tuple(allow)
-    if not all(isinstance(name, str) for name in names):
-        raise TypeError(f"allow: expected names, got {describe(allow)}")
+    names = tuple(names_of("allow", allow))
     if names and not no_fallback:
         raise ArgumentError(f"allow={allow!r} needs no_fallback=True")
     required = Requirements(

@@ -18,6 +18,7 @@ from ..files.reading import decoded, read_file
 from ..graphs.context import Context
 from ..graphs.node import node_of_call
 from ..tensors.tensor import Tensor
+from ..typed import typed
 from .profile import Decision
 from .profiles import vulkaninfo
 from .profiles.call import Call, recorded_call
@@ -164,6 +165,7 @@ class CardProfile:
         """Whether the device can compute the op of `tensor`."""
         return self.decide(tensor).supported
 
+    @typed
     def answers(self, plan: Any, backend: str) -> dict[tuple[str, int], bool]:
         """The answers that make `backend` this device in `plan.what_if(supports=...)`, one for each
         node of a `Plan` (even a recorded one)."""

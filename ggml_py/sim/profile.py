@@ -19,6 +19,7 @@ from typing import Any
 
 from ..errors import ArgumentError
 from ..files.reading import decoded, read_file
+from ..typed import typed
 from .profiles.call import VIEWS, Call, Operand, block_size, recorded_call
 
 log = logging.getLogger("ggml_py")
@@ -58,6 +59,7 @@ class Decision:
 class Profile:
     """What one device supports, as far as that is on record. Needs no native library."""
 
+    @typed
     def __init__(self, path: str | os.PathLike[str]) -> None:
         """Reads the record. Raises `ArgumentError` for a file that is none."""
         self.name = Path(path).stem
@@ -103,6 +105,7 @@ class Profile:
         """Whether the device can compute the op of `tensor`; False if that is not on record."""
         return self.decide(tensor).supported
 
+    @typed
     def answers(self, plan: Any, backend: str) -> dict[tuple[str, int], bool]:
         """The answers that make `backend` this device in `plan.what_if(supports=...)`, one for each
         node of a `Plan` (even a recorded one). Needs no native library.

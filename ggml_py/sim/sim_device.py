@@ -20,6 +20,7 @@ from ..boundary.ffi import NULL, ffi, lib
 from ..errors import ArgumentError, ClosedError
 from ..tensors.convert import TypeLike, type_of
 from ..tensors.tensor import Tensor
+from ..typed import typed
 from .calls import VIEWS, Optimizer, asked_of, order_kind
 from .profile import Profile
 
@@ -89,6 +90,7 @@ def _of_card(card: Any) -> dict[str, Any]:
 _NAMES = frozenset(field.name for field in fields(_Settings))
 
 
+@typed("max_size", "host", "host_buffer", "async_")
 def sim_device(
     name: str,
     profile: AnyProfile | str | os.PathLike[str] | None = None,

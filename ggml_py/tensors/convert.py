@@ -16,6 +16,7 @@ from .. import enums
 from ..boundary.arguments import integer
 from ..boundary.ffi import NULL, ffi, lib, text
 from ..errors import AbortError, ArgumentError
+from ..typed import typed
 from .info import TensorInfo
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ def type_of(value: TypeLike) -> enums.Type:
         if isinstance(value, int) or value is None:  # numpy would read None as float64
             return _BY_NUMBER[value]
         return _TYPES[np.dtype(value)]
-    except (TypeError, KeyError):
+    except (TypeError, KeyError, UnicodeError):
         names = ", ".join(sorted(t.name.lower() for t in enums.Type if t.name != "COUNT"))
         raise ArgumentError(f"type {value!r}: expected one of {names}, or its dtype") from None
 
@@ -297,6 +298,7 @@ def _quantized(
     return out
 
 
+@typed
 def quantize(
     array: npt.ArrayLike, type: TypeLike, imatrix: npt.ArrayLike | None = None
 ) -> npt.NDArray[np.uint8]:
@@ -320,6 +322,7 @@ def quantize(
     return out
 
 
+@typed
 def dequantize(
     raw: npt.NDArray[np.uint8], type: TypeLike, ne: Sequence[int] | None = None
 ) -> npt.NDArray[np.float32]:

@@ -13,6 +13,7 @@ from difflib import get_close_matches
 from functools import cached_property
 from typing import Any, TypeVar
 
+from ..typed import describe, is_whole, typed
 from .choice import Choice
 from .layout import GraphLayout
 from .plan_tensor import PlanTensor as PlanTensor
@@ -90,6 +91,7 @@ class Planned:
         found: T = made[make]
         return found
 
+    @typed
     def promised(
         self: P,
         promise: Promise,
@@ -234,8 +236,14 @@ class Planned:
         return {t.id: self.tensor(t.id).backend for t in self.tensors}
 
     def tensor(self, id: int) -> PlanTensor:
-        """Any tensor by its id."""
-        return PlanTensor(self, id)
+        """Any tensor by its id. Raises KeyError."""
+        try:
+            if id >= 0:
+                return PlanTensor(self, id)
+        except (TypeError, ValueError, IndexError):
+            pass
+        n = len(self.capture.tensors)
+        raise KeyError(f"tensor {id!r}: the ids of this plan are 0 to {n - 1}")
 
     def node(self, which: str | int) -> PlanTensor:
         """A node by index or by name. Names repeat in real graphs; the last node with the name is
@@ -245,7 +253,9 @@ class Planned:
         debug print finds the tensor with the whole name. Raises KeyError, which lists the names if
         several match.
         """
-        if isinstance(which, int):
+        if not isinstance(which, str):
+            if not is_whole(which):
+                raise TypeError(f"expected the name or the index of a node, got {describe(which)}")
             if not 0 <= which < len(self.nodes):
                 raise KeyError(f"node {which}: the graph has nodes 0..{len(self.nodes) - 1}")
             return self.nodes[which]
@@ -270,6 +280,7 @@ class Planned:
             f"no node named '{which}'" + (f"; similar: {', '.join(near)}" if near else "")
         )
 
+    @typed
     def find(self, pattern: str) -> tuple[PlanTensor, ...]:
         """All nodes, then all leafs, whose names match a shell pattern ("Qcur-*")."""
         every = (*self.nodes, *self.leafs)

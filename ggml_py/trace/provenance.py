@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple, get_args, get_type_hints
 
+from ..typed import typed
 from .fields import Count
 from .units import format_bytes
 
@@ -89,6 +90,7 @@ class Provenance:
         """The same without what tells whose model it is: names, flags and hash."""
         return self.but(model=None, header=None, program=None, flags=None)
 
+    @typed
     def device(self, name: str) -> DeviceMade | None:
         """The device of that name; None if it is not known."""
         return next((d for d in self.devices or () if d.name == name), None)
@@ -134,6 +136,7 @@ class Provenance:
         needless = ("program", _INFERRED)
         return [f.said for f in FACTS if f.name not in needless and getattr(self, f.name) is None]
 
+    @typed
     def differences(
         self, other: Provenance, names: Mapping[str, str]
     ) -> dict[str, tuple[str, str]]:
@@ -167,6 +170,7 @@ class Provenance:
         return found + [(f"card of {name}", card) for name, card in self._page_cards()]
 
     @staticmethod
+    @typed
     def from_page(lines: Mapping[str, str]) -> Provenance:
         """The facts in lines of `page_lines`. Raises ValueError for other lines."""
         facts: dict[str, Any] = {}

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, NamedTuple
 
 from ..files.similar import meant
+from ..typed import typed
 from .fields import (
     About,
     BackendIndex,
@@ -46,9 +47,10 @@ SOURCES = ("scheduler", "debug log", "snapshot")
 NOT_BUILDS = OF_PROGRAM, OF_RULES = "record", "whatif"
 
 
+@typed
 def dumped_name(name: str, width: int = DUMPED_NAME) -> str:
     """A name as such a dump prints it."""
-    return name.encode()[:width].decode("utf-8", "replace")
+    return name.encode("utf-8", "surrogatepass")[:width].decode("utf-8", "replace")
 
 
 class TensorRecord(NamedTuple):
@@ -84,6 +86,7 @@ class TensorRecord(NamedTuple):
         return self.op in VIEW_OPS
 
 
+@typed
 def named_tensor(id: int, kind: str, name: str, op: str, nbytes: int = 0) -> TensorRecord:
     """A tensor of which no more is known, as in a log or a snapshot."""
     return TensorRecord(
@@ -318,6 +321,7 @@ class Capture:
                 "Plan.to_json wrote"
             )
 
+    @typed
     def backend_index(self, name: str) -> int:
         """The number of a backend, by its name or its device's. KeyError lists the names."""
         for key in ("name", "device"):

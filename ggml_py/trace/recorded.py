@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
+from ..typed import typed
 from .fields import About
 from .plan_tensor import PlanTensor
 from .planned import Planned
@@ -201,6 +202,7 @@ class ComputeRun:
                 found.setdefault(event.inside, []).append(event)
         return found
 
+    @typed
     def given(self, event: RunEvent) -> tuple[PlanTensor, ...] | None:
         """The nodes that an event gave to their backend, in the order it computes them. None if
         that is not known: there is no plan, or the backend may have reordered them and the file

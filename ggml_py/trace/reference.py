@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from ..plan import Plan
+from ..typed import typed
 from .planning import CannotPlanError as CannotPlanError
 from .planning import plan_by_rules
 from .record import Capture
 from .steps import RawStep
 
 
+@typed
 def plan(capture: Capture, steps: list[RawStep] | None = None) -> Plan:
     """The plan that ggml's scheduler makes of a capture, by the rules of the capture's release.
 

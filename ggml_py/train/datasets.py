@@ -15,6 +15,7 @@ from ..errors import AllocError, ArgumentError
 from ..tensors.convert import DTYPES, TypeLike, decode, type_of
 from ..tensors.tensor import Tensor
 from ..trace.names import counted
+from ..typed import typed
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -30,6 +31,7 @@ class Dataset(Handle):
 
     __slots__ = ("_ndata", "ndata_shard")
 
+    @typed
     def __init__(
         self,
         data: npt.ArrayLike,
@@ -61,6 +63,7 @@ class Dataset(Handle):
             self.labels.set(given.reshape(ndata, -1))
 
     @classmethod
+    @typed
     def empty(
         cls,
         type_data: TypeLike,

@@ -28,6 +28,7 @@ from ..graphs.context import Context
 from ..graphs.graph import Graph
 from ..scheduler.scheduler import Scheduler
 from ..tensors.tensor import Tensor, enum_of
+from ..typed import typed
 from .datasets import OptResult
 from .optimizers import SGD, AdamW, check_model, close_all, context_of, let_go
 
@@ -326,6 +327,7 @@ class OptContext(Handle):
             self._kind, self._allocated = None, NULL
             close_all(self._private)
 
+    @typed
     def alloc(self, backward: bool = True) -> None:
         """Allocates the graph of the next `eval` on the scheduler; with `backward` it trains.
 
@@ -477,6 +479,7 @@ class OptContext(Handle):
                     "was made, because its buffer was closed: make another OptContext"
                 )
 
+    @typed
     def reset(self, optimizer: bool = False) -> None:
         """Sets accumulated gradients to zero. With `optimizer` also resets AdamW's momenta to zero
         and the count of steps to one.

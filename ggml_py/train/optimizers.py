@@ -11,6 +11,7 @@ from ..boundary.arguments import ptr_of
 from ..errors import ArgumentError, GgmlError
 from ..graphs.context import Context
 from ..tensors.tensor import Tensor
+from ..typed import typed
 
 if TYPE_CHECKING:
     import weakref
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from .opt_context import OptContext
 
 
+@typed
 @dataclass(frozen=True)
 class AdamW:
     """Adam with decoupled weight decay.
@@ -40,6 +42,7 @@ class AdamW:
             raise ArgumentError(f"AdamW: eps={self.eps}: expected 0 or more")
 
 
+@typed
 @dataclass(frozen=True)
 class SGD:
     """Stochastic gradient descent. `alpha` is the learning rate, `wd` the weight decay.

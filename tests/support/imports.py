@@ -20,7 +20,7 @@ PACKAGE = REPO / "ggml_py"
 
 # From the ground up. Folders on the same floor must not import each other.
 FLOORS = (
-    ("errors", "enums", "builds", "files", "log"),
+    ("errors", "enums", "builds", "files", "log", "typed"),
     ("trace",),
     ("memory", "cost"),
     ("advice",),

@@ -11,6 +11,7 @@ import numpy as np
 
 from ...errors import ModelError
 from ...llama.model_sizes import ModelSizes
+from ...typed import typed
 from .vocab import eog_tokens
 
 if TYPE_CHECKING:
@@ -122,7 +123,7 @@ class Keys:
         value = self._metadata.get(key)
         if value is None:
             if default is None:
-                raise ModelError(f"metadata '{key}' is missing: this model file is not complete")
+                raise ModelError(f"metadata {key!r} is missing: this model file is not complete")
             return default
         if isinstance(value, np.ndarray):
             if not value.size or (value != value[0]).any():
@@ -154,6 +155,7 @@ class Keys:
         return value
 
 
+@typed
 def read(metadata: Mapping[str, Any], arch: str, rope_mode: int) -> HParams:
     """The hyperparameters that all architectures share.
 
@@ -240,6 +242,7 @@ def inverse(x: float) -> float:
 # --- for some architectures only
 
 
+@typed
 def check_whole_rope(hp: HParams) -> None:
     """Raises `ModelError` if only a part of each head is rotated."""
     if hp.rope.n_rot != hp.n_embd_head:

@@ -19,6 +19,7 @@ from ...enums import BackendDevType, Op, Type
 from ...errors import ModelError
 from ...llama.overrides import Override
 from ...scheduler.scheduler import Scheduler
+from ...typed import typed
 from .hparams import HParams
 from .weight_ops import INPUT, op_of, supports
 
@@ -89,6 +90,7 @@ class LayerPlacement:
         """The buffer type for layer `il`'s part of the cache."""
         return (self.backend(il).device if self.offload_kqv else self.cpu).buffer_type
 
+    @typed
     def weight_buffer_type(
         self, il: int, name: str, type_: Type, ne: tuple[int, ...]
     ) -> BufferType:

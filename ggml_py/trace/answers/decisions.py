@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ...typed import typed
 from ..causes import STAGES
 from ..planning import reference_of
 from ..refusals import Refused, refused
@@ -52,15 +53,18 @@ class Decisions:
             if step.query == "copy" and step.witness >= 0:
                 self._copies.setdefault((step.witness, step.backend), i)
 
+    @typed
     def about(self, t: PlanTensor) -> list[Step]:
         """All steps about `t`."""
         return [step_of(self.plan, i) for i in self._about.get(t.id, ())]
 
+    @typed
     def copy(self, source: int, backend: int) -> Step | None:
         """The first step that copied tensor `source` to `backend`."""
         i = self._copies.get((source, backend))
         return None if i is None else step_of(self.plan, i)
 
+    @typed
     def placement(self, t: PlanTensor, before: int | None = None) -> Step | None:
         """The last step that placed `t`, or the last one before step `before`."""
         found: int | None = None
@@ -71,6 +75,7 @@ class Decisions:
                 found = i
         return None if found is None else step_of(self.plan, found)
 
+    @typed
     def meetings(self, t: PlanTensor) -> Iterator[Meeting]:
         """The backends that the sweeps brought to node `t`, with outcomes, until one placed it."""
         placements = self.placements

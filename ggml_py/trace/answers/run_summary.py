@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from ...typed import typed
 from ..names import counted
 from ..planned import format_bytes
 from ..recorded import (
@@ -202,6 +203,7 @@ class RunSummary:
         return "\n".join(lines)
 
 
+@typed
 def summarize(run: Recorded) -> RunSummary:
     """See `Run.summary`."""
     nodes: dict[tuple[str, ...], list[int]] = {}

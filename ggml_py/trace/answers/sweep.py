@@ -12,6 +12,7 @@ from functools import lru_cache
 from itertools import pairwise, product
 from typing import Any, TypeAlias
 
+from ...typed import typed
 from .. import causes
 from ..foreign import visible
 from ..names import counted, label, quoted, shape
@@ -158,6 +159,7 @@ class Sweep:
         return data
 
 
+@typed
 def moved_rows(threshold: Threshold, limit: int = 8) -> list[str]:
     """A row for each reason, with its nodes, and one for the nodes that follow others. Reasons that
     differ only in the numbers of names, such as layer numbers, count as one."""
@@ -172,7 +174,8 @@ def moved_rows(threshold: Threshold, limit: int = 8) -> list[str]:
     for what, nodes in groups.items():
         reasons = {f"{m.op} {m.before} → {m.after}: {m.reason}" for m in nodes}
         rows.append(f"{_names(nodes)}, {reasons.pop() if len(reasons) == 1 else what}")
-    rows = rows[:limit] + [f"… {len(rows) - limit} more"] * (len(rows) > limit)
+    if len(rows) > limit:
+        rows[limit:] = [f"… {len(rows) - limit} more"]
     others = [m for m in threshold.moved if deciding and not m.decides]
     if others:
         rows.append(f"along with them: {_names(others)}")
@@ -184,6 +187,7 @@ def _names(nodes: list[Moved]) -> str:
     return ", ".join(m.name for m in nodes[:3]) + more
 
 
+@typed
 def told_time(time: Time) -> str:
     """ "1.2 ms (1.1 to 1.3)"; "" if it is not known."""
     if time is None:
@@ -192,6 +196,7 @@ def told_time(time: Time) -> str:
     return format_times(seconds, (interval[0], interval[1]))
 
 
+@typed
 def describe(shape: Mapping[str, Value]) -> str:
     """n_tokens=1, n_kv=256"""
     return ", ".join(f"{name}={value}" for name, value in shape.items())
@@ -383,6 +388,7 @@ def _progress(wanted: bool | None) -> Iterator[Progress]:
 # --- what is different
 
 
+@typed
 def signature(plan: Planned) -> bytes:
     """A hash of a plan's decisions: where each node is computed, where the splits are cut, and what
     is copied for them. Names that ggml made up do not count."""
@@ -395,12 +401,14 @@ def signature(plan: Planned) -> bytes:
     return hashlib.blake2b(repr(rows).encode(), digest_size=16).digest()
 
 
+@typed
 def totals(plan: Planned) -> Totals:
     """A plan in numbers."""
     nodes = plan.nodes_per_backend()
     return Totals(sum(nodes.values()), plan.n_splits, plan.n_inputs, plan.copy_bytes, nodes)
 
 
+@typed
 def compare(
     axis: str, low: Value, high: Value, at: Shape, before: Planned, after: Planned
 ) -> Threshold:

@@ -11,6 +11,7 @@ from math import prod
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from ...typed import names_of
 from ..names import counted, label_in
 from ..planning import CannotPlanError, plan_by_rules
 from ..promise import as_texts
@@ -76,8 +77,8 @@ def changed(
     return capture
 
 
-def _dropped(drop: Iterable[str]) -> list[str]:
-    return [drop] if isinstance(drop, str) else list(drop)
+def _dropped(drop: str | Iterable[str]) -> list[str]:
+    return names_of("drop", drop)
 
 
 def _items(argument: str, given: Any) -> list[tuple[Any, Any]]:
@@ -392,7 +393,7 @@ def _with_settings(
         settings = settings._replace(op_offload=op_offload)
     if parallel is not None and parallel != (settings.n_copies > 1):
         settings = settings._replace(n_copies=MAX_COPIES if parallel else 1, cur_copy=0)
-    if upstream is None or upstream == settings.release:
+    if upstream is None or (isinstance(upstream, str) and upstream == settings.release):
         return replace(capture, settings=settings)
     release = find_release(upstream)
     if release.label == settings.release:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from ...typed import typed
 from ..names import label, quoted, signature
 from ..planning import reference_of
 from ..record import NODE
@@ -74,6 +75,7 @@ class TriedChange:
     def __str__(self) -> str:
         return self.said(self.then)
 
+    @typed
     def said(self, then: str) -> str:
         """The change and such an effect, in a line."""
         return "; ".join(filter(None, (f"{self.text}: {then}", self.doubt)))
