@@ -21,14 +21,16 @@ import reprlib
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sized
 from functools import cache, wraps
-from importlib import import_module
+from importlib.util import resolve_name
 from numbers import Real
+from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, NamedTuple, TypeVar, Union, get_args, get_origin, overload
 
 from .errors import ArgumentError
 
 T = TypeVar("T", bound=Callable[..., Any])
+_PACKAGE = Path(__file__).resolve().parents[1]
 _LISTS = ("Sequence", "list", "tuple")
 _SEVERAL = (*_LISTS, "Collection", "Iterable", "Iterator", "frozenset", "set")
 _MAPPINGS = ("Mapping", "dict")
@@ -278,15 +280,15 @@ def _shown(cls: type) -> str:
 
 
 def _named(name: str, module: str) -> Kind | None:
-    """A class by its name, or what an alias stands for: looked up once a value is not of it, as a
-    name that only annotations use is not imported."""
+    """A class by its name, or what an alias stands for. A name that only annotations use is not
+    imported: it is looked up in the sources, once a value is not of a class of that name."""
+    loaded = sys.modules.get(module)
+    if hasattr(loaded, name):
+        return _of(getattr(loaded, name), module)
 
     @cache
     def found() -> Kind | None:
-        try:
-            return _of(*_looked_up(name, module))
-        except (ImportError, LookupError):
-            return None  # without the native library
+        return _defined(name, module)
 
     def fits(value: Any) -> bool:
         if any(cls.__name__ == name for cls in type(value).__mro__):
@@ -298,27 +300,26 @@ def _named(name: str, module: str) -> Kind | None:
         kind = found()
         return _a(name) if kind is None else kind.words()
 
-    if hasattr(sys.modules[module], name):
-        return found()
     return Kind(fits, words)
 
 
-def _looked_up(name: str, module: str) -> tuple[Any, str]:
-    """What a name means in a module, and the module that defines it."""
-    if hasattr(sys.modules[module], name):
-        return getattr(sys.modules[module], name), module
-    tree = ast.parse(inspect.getsource(sys.modules[module]))
-    for node in ast.walk(tree):
-        for alias in node.names if isinstance(node, ast.ImportFrom) else ():
-            if (alias.asname or alias.name) == name:
-                assert isinstance(node, ast.ImportFrom)
-                package = module.rpartition(".")[0]
-                source = import_module("." * node.level + (node.module or ""), package)
-                return _looked_up(alias.name, source.__name__)
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == name:
-            return ast.unparse(node.value), module
-    raise LookupError(name)
+def _defined(name: str, module: str) -> Kind | None:
+    """What a name means by the source of a module of this package."""
+    file = _PACKAGE.joinpath(*module.split(".")).with_suffix(".py")
+    if not module.startswith(f"{__package__}.") or not file.exists():
+        return None
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.ImportFrom):
+            for alias in node.names:
+                if (alias.asname or alias.name) == name:
+                    target = "." * node.level + (node.module or "")
+                    source = resolve_name(target, module.rpartition(".")[0])
+                    return _named(alias.name, source)
+        elif isinstance(node, ast.ClassDef) and node.name == name:
+            return Kind(lambda _value: False, lambda: _a(name))  # which `_named` would know
+        elif isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == name:
+            return _of_node(node.value, module)
+    return None
 
 
 def _a(noun: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -351,7 +350,7 @@ class Graph(AnyGraph):
                 )
         native_forward = NULL if forward is None else ptr_of(Graph, forward)
         if path.is_dir():
-            raise IsADirectoryError(errno.EISDIR, "expected a file's name", str(path))
+            raise ArgumentError(f"path {str(path)!r} is a folder: expected a file's name")
         new = path.with_name(path.name + ".new")
         with new.open("wb"):  # raises here, where upstream would abort
             pass

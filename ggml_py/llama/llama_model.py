@@ -356,6 +356,7 @@ class LlamaModel(SequenceCalls):
     def n_reused(self) -> int:
         """How many graphs were used again for the next tokens, instead of being built.
         C: llama_perf_context_data.n_reused"""
+        self._check_open()
         running = self._running
         if running is None:
             return 0
@@ -417,6 +418,7 @@ class LlamaModel(SequenceCalls):
 
     def reset(self) -> None:
         """Empties all sequences."""
+        self._check_open()
         if self._running is not None:
             self._running.reset()
 

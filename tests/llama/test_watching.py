@@ -114,8 +114,8 @@ def test_a_record_of_each_op_and_another_look_are_refused(path, graphs):
                 model.eval([1])
             model.eval([1])
         assert len([e for e in recording.run.events if e.kind == "nodes"]) > 30
-        looking, recording = model.look_at_nodes(lambda node, ask: False), model.record(per_op=True)
-        with looking, pytest.raises(ArgumentError, match="per_op"), recording:
+        looking = model.look_at_nodes(lambda node, ask: False)
+        with looking, pytest.raises(ArgumentError, match="per_op"), model.record(per_op=True):
             pass
         assert model.eval([1]).shape == (512,)
 
