@@ -5,8 +5,8 @@
 
     cost(plan, "here")     # TypeError: machine: expected a Machine, got str 'here'
 
-`typed` takes a function, or a class for its constructor, methods and setters. Values of lists
-and dicts are looked at, those of iterators and arrays are not. What an annotation cannot say (a
+`typed` takes a function, or a class for its constructor, methods and setters. It looks at what is
+in lists, dicts and arrays, and not at what an iterator will give. What an annotation cannot say (a
 range, a name that must exist) stays with the function. It costs a microsecond, so what runs for
 each op or token checks by itself (boundary/arguments.py).
 """
@@ -68,9 +68,14 @@ def typed(*things: Any) -> Any:
 
 
 def _wrapped(function: Any, only: tuple[str, ...] = ()) -> Any:
+    known: Any = None
+
     @wraps(function)
     def call(*args: Any, **options: Any) -> Any:
-        by_place, rest, by_name, other = _parameters(function, only)
+        nonlocal known
+        if known is None:
+            known = _parameters(function, only)
+        by_place, rest, by_name, other = known
         for index, value in enumerate(args):
             name, kind = by_place[index] if index < len(by_place) else rest
             if kind is not None and not kind.fits(value):
@@ -105,7 +110,6 @@ class Kind(NamedTuple):
         raise TypeError(f"{name}: expected {self.words()}, got {got}")
 
 
-@cache
 def _parameters(
     function: Any, only: tuple[str, ...]
 ) -> tuple[Any, Any, dict[str, Kind | None], Kind | None]:
@@ -382,5 +386,6 @@ _KINDS: dict[str, Kind | None] = {
     ),
     "PathLike": Kind(_is_path, lambda: "a path", True),
     "Callable": Kind(callable, lambda: "a function"),
+    "TextIO": Kind(lambda value: hasattr(value, "write"), lambda: "an open file"),
     "type": Kind(lambda value: isinstance(value, type), lambda: "a class"),
 }  # fmt: skip

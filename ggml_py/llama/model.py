@@ -280,7 +280,7 @@ class Model(ABC):
         and a dict of the nodes' values by name, with ggml's first axis last, as in numpy. A name
         means its last node, as in a plan; earlier nodes of that name are "NAME (1)", "NAME (2)".
         Nodes that the graph does not compute are left out. If the tokens take several graphs
-        (ubatches), each name has a list with a value per graph.
+        (ubatches), each name has a list with a value per graph, None where it has no such node.
 
         Without `copy` the result may be the memory in which the logits were computed: it is
         read-only, and the next evaluation overwrites it. If `eval` fails, the sequence is as before

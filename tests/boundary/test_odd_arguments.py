@@ -1,4 +1,4 @@
-"""What each argument of each public call does with what does not fit: an error that says so.
+"""Public calls with arguments that do not fit: each raises an error that says so.
 
 tests/support/odd_calls.py makes the calls from the signatures.
 """

@@ -1,7 +1,7 @@
 """Every public call × every parameter × values that do not fit, generated from the signatures.
 
-What is public is what `docs/api/` lists. The calls run in child processes (`run`), which
-print a line before each; a child that dies or hangs is a finding of the call that it had begun.
+`docs/api/` lists what is public. `run` makes the calls in child processes, which print a line
+before each call: if a child dies or hangs, that call is a finding.
 
     python -m tests.support.odd_calls [WORD ..]     the calls whose names have one of the words
 """
@@ -646,7 +646,7 @@ def child(labels: list[str]) -> None:
 
 
 def run(labels: list[str]) -> tuple[list[str], int]:
-    """What is wrong with the calls of these labels, and how many calls there were."""
+    """The flaws of the calls of these labels, and the number of calls."""
     wrong, n, left = [], 0, list(labels)
     while left:
         lines: SimpleQueue[str | None] = SimpleQueue()
