@@ -36,7 +36,7 @@ __all__ = [
 ]
 
 
-@typed
+@typed("plan", "backend")
 def assert_no_fallback(
     plan: Plan,
     op: str | Sequence[str] = (),
@@ -78,7 +78,6 @@ def assert_max_copy_bytes(plan: Plan, max_copy_bytes: int) -> None:
     _fail(too_many_bytes(plan, integer("max_copy_bytes", max_copy_bytes)))
 
 
-@typed
 def assert_pins(plan: Plan, backends: Mapping[str, str]) -> None:
     """Asserts that each tensor is on the backend that `backends` has for its name: {"Qcur-*":
     "gpu0"}.

@@ -244,7 +244,7 @@ class Plan(Planned):
 
         return to_json.write(self, path) if path is not None else to_json.render(self)
 
-    @typed
+    @typed("path", "format", "force", "machine")
     def export(
         self,
         path: str | Path,

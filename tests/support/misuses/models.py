@@ -261,6 +261,6 @@ MISUSES = [
            ggml.ArgumentError, "tokens=64", "expected 0 to 63"),
     llamas("state/model-file", lambda e: _llama(e).load_seq(_small(e.tmp_path)), BAD,
            "small.gguf is not a sequence of this model", "unknown (magic, version)"),
-    llamas("state/none", lambda e: _llama(e).load_seq(None), TypeError, "NoneType", "expected str"),
+    llamas("state/none", lambda e: _llama(e).load_seq(None), TypeError, "NoneType", "a path"),
     misuse("eval/full", lambda e: _load(e, n_ctx=256).eval([1] * 300), BAD, "300", "256"),
 ]  # fmt: skip

@@ -85,7 +85,7 @@ MISUSES = [
          "expected a sequence of Backends", TypeError),
     _new("none", lambda e: ggml.Scheduler(None), "got NoneType", "expected a sequence of Backends",
          TypeError),
-    _new("name", lambda e: ggml.Scheduler("CPU"), "str 'C'", "expected a Backend", TypeError),
+    _new("name", lambda e: ggml.Scheduler("CPU"), "str 'CPU'", "a sequence of Backends", TypeError),
     _new("device", lambda e: ggml.Scheduler([e.cpu.device]), "got Device", "expected a Backend",
          TypeError),
     _new("none-in-list", lambda e: ggml.Scheduler([None, e.cpu]), "got NoneType",
