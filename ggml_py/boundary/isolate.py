@@ -30,7 +30,7 @@ from ..errors import ArgumentError, IsolatedDeath, IsolatedTimeout
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_LINES = 20  # last lines of stderr in an exception
+_LINES, _CHARACTERS = 20, 2000  # last lines of stderr in an exception, and the last of each line
 _CHUNK = 1 << 20
 _POLL = 0.05  # seconds until a death is noticed
 
@@ -86,7 +86,8 @@ class _Child:
             len(prepared).to_bytes(8, "little") + len(work).to_bytes(8, "little") + prepared + work
         )
         self._received = bytearray()
-        self._stderr: deque[str] = deque([""], maxlen=_LINES + 1)
+        # The last lines: characters that are left out, and the rest.
+        self._stderr: deque[tuple[int, str]] = deque([(0, "")], maxlen=_LINES + 1)
         result, write_end = os.pipe()
         self._result: BinaryIO = open(result, "rb", buffering=0)  # noqa: PTH123, SIM115
         program = f"import sys; sys.path[:] = {sys.path!r}; import {__name__} as i; i"
@@ -182,8 +183,9 @@ class _Child:
                 sys.stderr.write(text)
                 sys.stderr.flush()
             first, *lines = text.split("\n")
-            self._stderr[-1] += first
-            self._stderr.extend(lines)
+            before, begun = self._stderr.pop()
+            self._stderr.append(_end_of(begun + first, before))
+            self._stderr.extend(map(_end_of, lines))
         return len(piece) > 0
 
     def _complete(self) -> bool:
@@ -191,7 +193,15 @@ class _Child:
         return len(received) >= 8 and len(received) - 8 >= int.from_bytes(received[:8], "little")
 
     def _lines(self) -> list[str]:
-        return [line for line in self._stderr if line.strip()]
+        return [
+            f"(after {before:,} characters) {line}" if before else line
+            for before, line in self._stderr if line.strip()
+        ]  # fmt: skip
+
+
+def _end_of(line: str, before: int = 0) -> tuple[int, str]:
+    """How many characters of a line are left out, `before` it was this long, and its end."""
+    return before + max(len(line) - _CHARACTERS, 0), line[-_CHARACTERS:]
 
 
 def serve(result: int) -> None:

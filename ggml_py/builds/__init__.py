@@ -87,12 +87,19 @@ def why_none() -> str:
     others = [build for build in _installed() if build["ggml_version"] == UPSTREAM]
     if not others:
         return f"ggml_py has no native library yet (no complete build under {LIB_DIR}): {do}"
-    changed = _changed(others[0])
-    files = ", ".join(changed[:3]) + (f" and {len(changed) - 3} more" if len(changed) > 3 else "")
     return (
         f"this source tree cannot use the native library installed in {others[0]['folder']}: it "
-        f"was made from other sources ({files}); {do}"
+        f"was made from other sources ({_some(_changed(others[0]))}); {do}"
     )
+
+
+def _stale(build: dict[str, Any]) -> list[str]:
+    """The files of this source tree, if it is one, that a build was made from and that changed."""
+    return _changed(build) if (PACKAGE.parent / "build_ggml.py").is_file() else []
+
+
+def _some(files: list[str]) -> str:
+    return ", ".join(files[:3]) + (f" and {len(files) - 3} more" if len(files) > 3 else "")
 
 
 def _names(build: dict[str, Any]) -> set[str]:
@@ -120,7 +127,15 @@ def select(wanted: str | None) -> dict[str, Any]:
                 f"GGML_PY_UPSTREAM={wanted}: no such build here. Present: {have}. "
                 f"Make it with `ggml-py build --upstream {wanted}`"
             )
-        return min(matching, key=lambda b: (bool(lacking(b)), _special(b)))
+        found = min(matching, key=lambda b: (bool(lacking(b)), bool(_stale(b)), _special(b)))
+        if wanted != found["key"] and (changed := _stale(found)):
+            options = "".join(f" --{kind}" for kind in ("pristine", "debug") if found[kind])
+            raise NotBuiltError(
+                f"GGML_PY_UPSTREAM={wanted}: its build {found['key']} was made from other sources "
+                f"({_some(changed)}). Build it again: python build_ggml.py --upstream "
+                f"{found['ggml_version']}{options}"
+            )
+        return found
     # A checkout that was built for a comparison must not become what everything else runs on.
     return min(
         present,

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn, get_args, get_origin
 
 from ..files.reading import read_file
 from ..files.writing import write_whole
+from ..trace.fields import fields_of
 from ..typed import typed
 from .sample import SPLIT, Sample
 
 KIND, VERSION = "ggml_py machine", 1
 SIMULATED = "simulated"  # how the description of a simulated device begins
 _MOST = 64 << 20  # bytes of a file
+_MOST_NUMBER = 10**18  # in it
 
 
 @dataclass(frozen=True)
@@ -200,10 +202,8 @@ class Machine:
             )
         try:
             return _read(data)
-        except (KeyError, TypeError, ValueError, OverflowError) as error:
-            raise ValueError(
-                f"{path} is damaged ({error}): run `ggml-py calibrate` again"
-            ) from None
+        except ValueError as error:
+            raise ValueError(f"{path} is damaged: {error}. Run `ggml-py calibrate` again") from None
 
 
 @typed
@@ -220,25 +220,71 @@ def _device_text(device: Mapping[str, Any]) -> str:
 
 
 def _read(data: Mapping[str, Any]) -> Machine:
-    described = dict(data["machine"])
-    before, meanwhile = described.pop("load")
-    known = {f.name for f in fields(Described)}
-    if missing := known - {*described, "load"}:
-        raise KeyError(f"no {', '.join(sorted(missing))}")
-    described = {name: value for name, value in described.items() if name in known}
-    for name in ("cores", "cache", "memory", "n_threads"):
-        if type(described[name]) is not int or described[name] < (name == "n_threads"):
-            raise ValueError(f"{name} is {described[name]!r}")
+    rows = _items("devices", data.get("devices"))
+    for i, row in enumerate(rows):
+        if isinstance(row, dict) and "shares_cache" not in row:  # of an older version
+            in_memory = row.get("type") in ("CPU", "ACCEL") or str(
+                row.get("description")
+            ).startswith(SIMULATED)
+            rows[i] = row | {"shares_cache": in_memory}
+    described = _value("machine", Described, data.get("machine"))
+    if described.n_threads < 1:
+        _fail("machine.n_threads", described.n_threads, "1 or more")
+    devices = _value("devices", tuple[MeasuredDevice, ...], rows)
+    for i, device in enumerate(devices):
+        for j, sample in enumerate(device.samples):
+            at = f"devices[{i}].samples[{j}].seconds"
+            if not sample.seconds:
+                _fail(at, [], "one number or more")
+            if sample.bytes and not min(sample.seconds):
+                _fail(at, list(sample.seconds), "numbers above 0, as it reads or writes bytes")
     older = (
-        f"{d['name']}: an older version measured it, {why}: calibrate again"
-        for d in data["devices"]
-        if (why := _older(d, int(described["n_threads"])))
+        f"{row['name']}: an older version measured it, {why}: calibrate again"
+        for row in data["devices"]
+        if (why := _older(row, described.n_threads))
     )
-    return Machine(
-        Described(**described, load=(float(before), float(meanwhile))),
-        tuple(map(_device, data["devices"])),
-        (*map(str, data["doubts"]), *older),
-    )
+    doubts = _value("doubts", tuple[str, ...], data.get("doubts"))
+    return Machine(described, devices, (*doubts, *older))
+
+
+def _fail(place: str, value: object, expected: str) -> NoReturn:
+    text = repr(value)
+    raise ValueError(f"{place} is {text[:80]}{'…' * (len(text) > 80)}, expected {expected}")
+
+
+def _items(place: str, value: Any) -> list[Any]:
+    return list(value) if isinstance(value, list) else _fail(place, value, "a list")
+
+
+def _value(place: str, hint: Any, value: Any) -> Any:
+    """The value in JSON data as one of this type; other keys of an object are ignored. Raises
+    ValueError that names its place and what was expected there."""
+    if hint in (int, float):
+        # JSON has no integers of its own, and Python's true is one.
+        fits = type(value) in (int, float) and 0 <= value < _MOST_NUMBER
+        if not fits or (hint is int and value != int(value)):
+            number = "a whole number" if hint is int else "a number"
+            _fail(place, value, f"{number} from 0 to {_MOST_NUMBER:.0e}")
+        return hint(value)
+    if hint in (str, bool):
+        if type(value) is not hint:
+            _fail(place, value, "text" if hint is str else "true or false")
+        return value
+    if get_origin(hint) is tuple:
+        items, hints = _items(place, value), get_args(hint)
+        if hints[-1] is Ellipsis:
+            hints = (hints[0],) * len(items)
+        if len(items) != len(hints):
+            _fail(place, value, f"{len(hints)} items")
+        pairs = zip(hints, items, strict=True)
+        return tuple(_value(f"{place}[{i}]", *pair) for i, pair in enumerate(pairs))
+    if not isinstance(value, dict):
+        _fail(place, value, "an object")
+    names = [field.name for field in fields_of(hint)]
+    if missing := [name for name in names if name not in value]:
+        raise ValueError(f"{place} has no {', '.join(missing)}")
+    return hint(**{f.name: _value(f"{place}.{f.name}", f.hint, value[f.name])
+                   for f in fields_of(hint)})  # fmt: skip
 
 
 def _older(device: Mapping[str, Any], n_threads: int) -> str:
@@ -253,33 +299,6 @@ def _older(device: Mapping[str, Any], n_threads: int) -> str:
         return "with messages up to twice as quick as a program's"
     beside = device["type"] == "ACCEL" or str(device["description"]).startswith(SIMULATED)
     return "with threads that took the CPU's cores" if beside and n_threads > 1 else ""
-
-
-def _device(data: Mapping[str, Any]) -> MeasuredDevice:
-    description, type_ = str(data["description"]), str(data["type"])
-    in_memory = type_ in ("CPU", "ACCEL") or description.startswith(SIMULATED)
-    return MeasuredDevice(
-        str(data["name"]), description, type_,
-        bool(data["asynchronous"]), tuple(map(_sample, data["samples"])), str(data["incomplete"]),
-        bool(data.get("shares_cache", in_memory)),
-    )  # fmt: skip
-
-
-def _sample(data: Mapping[str, Any]) -> Sample:
-    seconds = _numbers(data["seconds"])
-    if not seconds:
-        raise ValueError(f"sample {data['key']!r} has no seconds")
-    n_bytes, flops = _numbers((data["bytes"], data["flops"]))
-    if n_bytes and not min(seconds):
-        raise ValueError(f"sample {data['key']!r} took no time")
-    return Sample(str(data["key"]), _numbers(data["at"]), seconds, int(n_bytes), int(flops))
-
-
-def _numbers(given: Sequence[Any]) -> tuple[float, ...]:
-    numbers = tuple(map(float, given))
-    if any(not 0 <= x < 1e18 for x in numbers):
-        raise ValueError(f"{given!r} has a number out of range")
-    return numbers
 
 
 def _threads(n: int) -> str:

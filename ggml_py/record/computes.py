@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ..export.json.run_file import check
+from ..files.damage import INTERNAL, said
 from ..run import Run
 from ..trace.decode import run_events
 from ..trace.recorded import RunEvent, SchedulerRecord
@@ -15,19 +18,31 @@ if TYPE_CHECKING:
 
 
 def run_of(process: Process) -> Run:
-    """All timed computes of a process. Raises ValueError if there are none."""
+    """All timed computes of a process. Raises ValueError if there are none, or damaged ones."""
     if not process.runs:
         raise ValueError(
             f"{process.program}[{process.pid}] has no computes in this record: they are recorded "
             "with --run"
         )
+    try:
+        run = _run_of(process)
+        check(run)
+    except INTERNAL as error:
+        raise ValueError(f"the computes of {process} are damaged: {said(error)}") from error
+    return run
+
+
+def _run_of(process: Process) -> Run:
     computes = np.concatenate(
         [np.frombuffer(c, process.layouts["gp_record_compute"]) for c, _e in process.runs]
     )
     events = [np.frombuffer(e, process.layouts["gp_run_event"]) for _c, e in process.runs]
     numbers = sorted({int(c["scheduler"]) for c in computes})
-    used = sorted({int(c["plan"]) for c in computes} & set(process.plans))
-    index_of = {number: i for i, number in enumerate(used)}
+    plans = {}
+    for number in sorted({int(c["plan"]) for c in computes} & set(process.plans)):
+        with contextlib.suppress(ValueError):  # it is damaged
+            plans[number] = process.plans[number].plan
+    index_of = {number: i for i, number in enumerate(plans)}
     began = min((int(e["start"].min()) for e in events if len(e)), default=0)
     found: list[RunEvent] = []
     for (rows, _), batch in zip(process.runs, events, strict=True):
@@ -37,9 +52,8 @@ def run_of(process: Process) -> Run:
             scheduler = numbers.index(int(compute["scheduler"]))
             found += run_events(batch[first:end], scheduler, began, base)
             first = end
-    plans = tuple(process.plans[number].plan for number in used)
     schedulers = tuple(_scheduler(process, n, computes, index_of) for n in numbers)
-    return Run(plans, schedulers, tuple(found))
+    return Run(tuple(plans.values()), schedulers, tuple(found))
 
 
 def _scheduler(

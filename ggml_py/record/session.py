@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from ..export.json.check import check
+from ..files.damage import INTERNAL, said
+from ..files.reading import read_file
 from ..plan import Plan
 from ..trace.decode import Layouts, Meaning, Records, read
+from ..trace.names import counted
 from ..trace.pins import NORMS
 from ..trace.planned import Planned
 from ..trace.probes import FUSED_OPS, refused_in
@@ -44,9 +49,49 @@ class Process:
     left_out: int = 0  # plans and computes that were not written: --max-size, --first, a full disk
     schedulers: dict[int, dict[str, Any]] = field(default_factory=dict)
     rows: list[np.ndarray[Any, Any]] = field(default_factory=list)  # arrays of gp_tensor_record
-    n_rows: int = 0  # in all of them
+    bases: list[int] = field(default_factory=list)  # the number of the first row of each
     plans: dict[int, RecordedPlan] = field(default_factory=dict)
     runs: list[tuple[bytes, bytes]] = field(default_factory=list)  # computes, and their events
+
+    def __str__(self) -> str:
+        return f"{self.program}[{self.pid}]"
+
+    def add_rows(self, rows: np.ndarray[Any, Any], ids: np.ndarray[Any, Any]) -> None:
+        """Adds the new rows of a plan whose tensors are `ids`. Rows are numbered as they are
+        written, and the last new one has the plan's highest number: chunks before it may be lost.
+        Raises ValueError for numbers that other rows have."""
+        if not len(rows):
+            return
+        base = int(ids.max(initial=-1)) + 1 - len(rows)
+        if base < (self.bases[-1] + len(self.rows[-1]) if self.rows else 0):
+            raise ValueError("its rows have numbers of earlier ones")
+        if len(np.unique(ids[ids >= base])) != len(rows):
+            raise ValueError("its new rows are not those of its tensors")
+        self.rows.append(rows)
+        self.bases.append(base)
+
+    def places(self, ids: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """Where rows are in `table`. Raises ValueError for lost ones."""
+        sizes = np.array([len(rows) for rows in self.rows], np.int64)
+        bases = np.array(self.bases, np.int64)
+        part = np.searchsorted(bases, ids, "right") - 1
+        if len(ids) and (part.min() < 0 or (ids - bases[part] >= sizes[part]).any()):
+            raise ValueError("some of its tensors were in a part that is lost")
+        return ids - bases[part] + (np.cumsum(sizes) - sizes)[part]
+
+    def check(self) -> Process:
+        """Itself. Raises one of `INTERNAL` for a head that does not say what is needed."""
+        about = self.head.get("about") or {}
+        if not isinstance(about, dict):
+            raise ValueError(f"about is {type(about).__name__}, expected an object")
+        names = (*self.meaning.flags, *self.head["ops"], *self.head["types"])
+        if any(type(name) is not str for name in names) or self.meaning.max_src < 1:
+            raise ValueError("ops, types and flags: expected names, and max_src above 0")
+        for dtype in self.layouts.values():
+            if not 0 < dtype.itemsize <= _MOST_ROW:
+                raise ValueError(f"a row of {dtype.itemsize:,} bytes, expected at most {_MOST_ROW}")
+        _ = self.argv, self.started, self.layouts[_TENSOR]
+        return self
 
     @property
     def program(self) -> str:
@@ -106,6 +151,8 @@ class Process:
 
 
 _TENSOR = "gp_tensor_record"
+_MOST_ROW = 1 << 16  # bytes
+_MOST_COMPUTES = 1 << 25  # of one scheduler
 
 
 @dataclass(eq=False)
@@ -119,6 +166,8 @@ class RecordedPlan:
     thread: int
     before: int  # number of the plan that the scheduler made before it; -1: none
     sections: dict[str, bytes]
+    rows: np.ndarray[Any, Any]  # of its tensors, in the process's table
+    at: int  # byte of the file
     planned: int = 0  # so often it was made,
     allocated: int = 0  # given memory
     computed: int = 0  # and computed
@@ -131,16 +180,23 @@ class RecordedPlan:
     @cached_property
     def scalars(self) -> dict[str, int]:
         """The numbers of `struct gp_record_plan`."""
-        dtype = self.process.layouts["gp_record_plan"]
-        (one,) = np.frombuffer(self.sections["plan"], dtype)
-        return {name: int(one[name]) for name in dtype.names or ()}
+        (one,) = self._rows("plan", "gp_record_plan")
+        return {name: int(one[name]) for name in one.dtype.names or ()}
 
     @cached_property
     def tensors(self) -> np.ndarray[Any, Any]:
         """The rows of its tensors, without addresses."""
-        ids = np.frombuffer(self.sections["ids"], "<u4")
-        found: np.ndarray[Any, Any] = self.process.table[ids]
+        found: np.ndarray[Any, Any] = self.process.table[self.rows]
         return found
+
+    def check(self) -> None:
+        """Raises one of `INTERNAL` if a list of plans could not show it."""
+        _ = self.n_nodes, self.n_splits, self.n_copies, self.copy_bytes, self.n_tokens, self.n_ctx
+        _ = self.difference, self.ops, self.scalars["n_copies"]
+        del self.tensors  # made again when the plan is read
+
+    def _rows(self, tag: str, struct: str) -> np.ndarray[Any, Any]:
+        return np.frombuffer(self.sections[tag], self.process.layouts[struct])
 
     @property
     def n_nodes(self) -> int:
@@ -150,19 +206,17 @@ class RecordedPlan:
     @property
     def n_splits(self) -> int:
         """Splits of its graph."""
-        size = self.process.layouts["gp_split_record"].itemsize
-        return len(self.sections["splits"]) // size
+        return len(self._rows("splits", "gp_split_record"))
 
     @property
     def n_copies(self) -> int:
         """Inputs of all its splits."""
-        size = self.process.layouts["gp_input_record"].itemsize
-        return len(self.sections["inputs"]) // size
+        return len(self._rows("inputs", "gp_input_record"))
 
     @cached_property
     def copy_bytes(self) -> int:
         """Bytes that they copy."""
-        inputs = np.frombuffer(self.sections["inputs"], self.process.layouts["gp_input_record"])
+        inputs = self._rows("inputs", "gp_input_record")
         return int(self.tensors["nbytes"][inputs["tensor"]].sum())
 
     @cached_property
@@ -232,14 +286,20 @@ class RecordedPlan:
     def _plan(self) -> Plan:
         try:
             with collection_paused():
-                found = read(self._records(), self.process.layouts, self.process.meaning)
-        except (KeyError, IndexError, ValueError, UnicodeDecodeError) as error:
-            raise ValueError(f"plan {self.index} of the record is damaged: {error}") from error
-        capture, outcome, layout = found
+                return self._checked()
+        except INTERNAL as error:
+            raise ValueError(
+                f"plan {self.index} of the record (byte {self.at:,}) is damaged: {said(error)}"
+            ) from error
+
+    def _checked(self) -> Plan:
+        records = self._records()
+        capture, outcome, layout = read(records, self.process.layouts, self.process.meaning)
         made = made_in(
             self.process, self.scheduler, capture.backends, self.n_tokens, self.n_ctx, self.first
         )
         plan = Plan(capture, outcome, "native", layout=layout, provenance=made)
+        check(plan)
         choices = *refused_in(self._probes(), plan), *no_pipeline(plan, self._follows_a_pipeline)
         return plan.chosen(choices)
 
@@ -268,7 +328,8 @@ class RecordedPlan:
             if other.index >= self.index:
                 return
             if self._schedulers & other._schedulers and other.ops & lacking:
-                yield other.plan
+                with contextlib.suppress(ValueError):  # it is damaged
+                    yield other.plan
 
     @property
     def _schedulers(self) -> set[int]:
@@ -285,6 +346,14 @@ class RecordedPlan:
         return Records(numbers, arrays, self.process.upstream, build, {}, NORMS)
 
 
+# What chunks of each type have.
+_CHUNKS = {
+    "head": "what it says of a process", "schd": "what it says of a scheduler", "note": "a note",
+    "seen": "counts of plans", "allc": "memory laid out again", "runs": "computes",
+}  # fmt: skip
+_NAMED = 8  # damaged plans in a sentence
+_MOST = 1 << 36  # bytes of a record
+
 # Arrays of struct gp_plan with another tag than their name.
 _TAGS = {
     "deps": "alloc_deps", "cpunodes": "cpu_nodes", "capacity": "capacities",
@@ -292,11 +361,24 @@ _TAGS = {
 }  # fmt: skip
 
 
+class DamagedPlan(NamedTuple):
+    """A plan that cannot be read."""
+
+    number: int  # in its process; -1 if that is not known
+    process: str  # "llama-server[4711]"
+    at: int  # byte of the file
+    why: str
+
+    def __str__(self) -> str:
+        number = f"plan {self.number}" if self.number >= 0 else "a plan"
+        return f"{number} of {self.process} (byte {self.at:,}): {self.why}"
+
+
 class Record:
     """A record that `ggml-py record` or `ggml_py.record` wrote.
 
-    `plans` are its distinct plans, in the order they were made; `processes` made them. Damaged
-    parts are left out and named in `damage`.
+    `plans` are its distinct plans, in the order they were made; `processes` made them. What is
+    whole is read. Damaged parts are left out and named in `damage`, plans in `damaged`.
     """
 
     def __init__(self, path: Path | str, content: bytes) -> None:
@@ -305,12 +387,30 @@ class Record:
             raise TypeError(f"content: expected bytes, got {type(content).__name__}")
         self.path = Path(path)
         self.damage: list[stream.Damage] = []
+        self.damaged: list[DamagedPlan] = []
         self.processes: list[Process] = []
         self.plans: list[RecordedPlan] = []
-        self.unreadable = 0  # plans whose tensors were in a damaged part
         newest: dict[int, Process] = {}  # by its number
         for chunk in stream.chunks(content, self.damage):
-            self._take(chunk, newest)
+            try:
+                self._take(chunk, newest)
+            except INTERNAL as error:
+                owner = newest.get(chunk.process)
+                if chunk.type == "plan":
+                    self._leave_out(-1, owner, chunk.at, said(error))
+                else:
+                    what = f"{_CHUNKS.get(chunk.type, chunk.type)}: {said(error)}"
+                    is_end = chunk.at + chunk.size == len(content)
+                    self.damage.append(stream.Damage(chunk.at, chunk.size, is_end, what))
+        for plan in self.plans:
+            try:
+                plan.check()
+            except INTERNAL as error:
+                self._leave_out(plan.number, plan.process, plan.at, said(error))
+                del plan.process.plans[plan.number]
+        self.plans = [plan for plan in self.plans if plan.number in plan.process.plans]
+        for index, plan in enumerate(self.plans):
+            plan.index = index
         if not self.processes:
             raise ValueError(
                 f"{path}: the record is empty: no scheduler planned a graph, or its first chunk is "
@@ -321,23 +421,63 @@ class Record:
     @typed
     def read(cls, path: Path | str) -> Record:
         """Reads a record. Raises ValueError if the file is none, or if nothing of it is whole."""
-        content = Path(path).read_bytes()
+        content = read_file(path, _MOST)
         if not content.startswith(stream.MAGIC):
             raise ValueError(f"{path} is not a record that `ggml-py record` wrote")
         return cls(path, content)
 
+    @property
+    def unreadable(self) -> int:
+        """The number of `damaged` plans."""
+        return len(self.damaged)
+
+    def whole(self) -> list[tuple[RecordedPlan, Plan]]:
+        """All plans that can be read completely; the others are in `damaged` from then on."""
+        found = []
+        for one in self.plans:
+            try:
+                found.append((one, one.plan))
+            except ValueError as error:
+                if not any(one.at == known.at for known in self.damaged):
+                    why = str(error).partition(" is damaged: ")[2]
+                    self._leave_out(one.number, one.process, one.at, why)
+        return found
+
+    @property
+    def damaged_plans(self) -> str:
+        """A sentence on the plans that cannot be read; "" without one."""
+        found = self.damaged
+        if not found:
+            return ""
+        n = len({one.at for one in found} | {plan.at for plan in self.plans})
+        more = f"; and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
+        are = "is" if len(found) == 1 else "are"
+        which = "; ".join(map(str, found[:_NAMED]))
+        return f"{len(found)} of {counted(n, 'plan')} {are} damaged: {which}{more}"
+
+    def _leave_out(self, number: int, owner: Process | None, at: int, why: str) -> None:
+        process = "a process whose head is damaged" if owner is None else str(owner)
+        self.damaged.append(DamagedPlan(number, process, at, why))
+
     def _take(self, chunk: stream.Chunk, newest: dict[int, Process]) -> None:
         if chunk.type == "head":
+            newest.pop(chunk.process, None)
             head = chunk.data()
-            newest[chunk.process] = process = Process(int(head["pid"]), head)
+            process = Process(int(head["pid"]), head).check()
+            newest[chunk.process] = process
             self.processes.append(process)
             return
         owner = newest.get(chunk.process)
         if owner is None:  # its head is damaged: its numbers mean nothing
-            self.unreadable += chunk.type == "plan"
+            if chunk.type == "plan":
+                self._leave_out(-1, None, chunk.at, "its numbers mean nothing without the head")
             return
         if chunk.type == "schd":
             data = chunk.data()
+            for backend in data["backends"]:
+                if not isinstance(backend["name"], str):
+                    raise ValueError(f"a backend is named {backend['name']!r}, expected text")
+                _ = backend["async"], backend.get("device")
             owner.schedulers[int(data["scheduler"])] = data
         elif chunk.type == "note":
             data = chunk.data()
@@ -350,25 +490,26 @@ class Record:
         elif chunk.type == "allc":
             _take_realloc(chunk, owner)
         elif chunk.type == "runs":
-            parts = chunk.sections()
-            owner.runs.append((bytes(parts["computes"]), bytes(parts["events"])))
+            _take_runs(chunk, owner)
 
     def _take_plan(self, chunk: stream.Chunk, owner: Process) -> None:
         sections = {tag: bytes(part) for tag, part in chunk.sections().items()}
-        (head,) = np.frombuffer(sections["plan"], owner.layouts["gp_record_plan"])
         rows = np.frombuffer(sections.pop("rows"), owner.layouts[_TENSOR])
-        number, n_rows = int(head["plan"]), owner.n_rows + len(rows)
-        ids = np.frombuffer(sections["ids"], "<u4")
-        # Rows are numbered as they are written: after a lost chunk the numbers do not fit.
-        if number != len(owner.plans) or (len(ids) and int(ids.max()) >= n_rows):
-            self.unreadable += 1
+        ids = np.frombuffer(sections["ids"], "<u4").astype(np.int64)
+        owner.add_rows(rows, ids)  # later plans have some of them, whatever this one is
+        (head,) = np.frombuffer(sections["plan"], owner.layouts["gp_record_plan"])
+        number = int(head["plan"])
+        try:
+            if number in owner.plans:
+                raise ValueError("an earlier plan has its number")
+            places = owner.places(ids)
+        except ValueError as error:
+            self._leave_out(number, owner, chunk.at, str(error))
             return
-        owner.rows.append(rows)
-        owner.n_rows = n_rows
         time = int(head["time"])
         plan = RecordedPlan(
             len(self.plans), owner, number, int(head["scheduler"]), int(head["thread"]),
-            int(head["before"]), sections, planned=1, first=time, last=time,
+            int(head["before"]), sections, places, chunk.at, planned=1, first=time, last=time,
         )  # fmt: skip
         owner.plans[number] = plan
         self.plans.append(plan)
@@ -389,6 +530,18 @@ class Record:
 
     def __repr__(self) -> str:
         return f"<Record {self.path}: {len(self.plans)} plans of {len(self.processes)} processes>"
+
+
+def _take_runs(chunk: stream.Chunk, owner: Process) -> None:
+    parts = chunk.sections()
+    computes = np.frombuffer(parts["computes"], owner.layouts["gp_record_compute"])
+    events = np.frombuffer(parts["events"], owner.layouts["gp_run_event"])
+    numbers = computes["compute"]
+    if len(computes) and not 0 <= int(numbers.min()) <= int(numbers.max()) < _MOST_COMPUTES:
+        raise ValueError(f"a compute of number {numbers.max():,}, the most is {_MOST_COMPUTES:,}")
+    if int(computes["n_events"].sum(dtype=object) or 0) != len(events):
+        raise ValueError(f"{len(events):,} events, and its computes say another number")
+    owner.runs.append((bytes(parts["computes"]), bytes(parts["events"])))
 
 
 def _take_seen(chunk: stream.Chunk, owner: Process) -> None:

@@ -37,6 +37,11 @@ class Chunk(NamedTuple):
     at: int
     payload: memoryview
 
+    @property
+    def size(self) -> int:
+        """Its bytes in the file."""
+        return _CHUNK.size + len(self.payload)
+
     def data(self) -> dict[str, Any]:
         """The payload as JSON."""
         found = json.loads(bytes(self.payload).decode("utf-8", "replace"))
@@ -60,13 +65,16 @@ class Chunk(NamedTuple):
 
 
 class Damage(NamedTuple):
-    """Bytes of the file that are no whole chunk."""
+    """Bytes of the file that are no whole chunk, or a chunk that says what cannot be."""
 
     at: int
     size: int
     is_end: bool  # nothing comes after them
+    what: str = ""  # the chunk and what is wrong with it: "the counts: it has no 'seen'"
 
     def __str__(self) -> str:
+        if self.what:
+            return f"{self.size:,} bytes at {self.at:,} are damaged: {self.what}"
         if self.is_end:
             return (
                 f"the last {self.size:,} bytes are a part of a chunk: the writer was killed, or "
@@ -83,7 +91,7 @@ def chunks(content: bytes, damage: list[Damage]) -> Iterator[Chunk]:
         found = _chunk_at(content, view, at)
         if found is not None:
             yield found
-            at += _CHUNK.size + len(found.payload)
+            at += found.size
         elif content.startswith(MAGIC, at):
             at += len(MAGIC)  # two writers began the file at once
         else:

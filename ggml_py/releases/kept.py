@@ -53,7 +53,10 @@ def kept_in(folder: Path) -> list[Kept]:
             work = Work(name, plan=plan) if words is None else Work(name, words)
             found.append(Kept(work, plan, path))
         elif path.name.endswith(RECORD):
-            found += kept_of_record(Record.read(path), path.name.removesuffix(RECORD))
+            record = Record.read(path)
+            found += kept_of_record(record, path.name.removesuffix(RECORD))
+            if record.damaged:
+                raise ValueError(f"{path}: {record.damaged_plans}")
     found += [
         Kept(Work(name, words), None, folder / f"{name}{PLAN}") for name, words in recipes.items()
     ]
@@ -65,15 +68,16 @@ def kept_in(folder: Path) -> list[Kept]:
 
 
 def kept_of_record(record: Record, name: str) -> list[Kept]:
-    """The plans of a record. Each comes after the distinct plans that its scheduler made before."""
+    """The whole plans of a record. Each comes after the distinct plans that its scheduler made
+    before."""
     found: list[Kept] = []
     earlier: dict[tuple[int, int], tuple[Plan, ...]] = {}
-    for one in record.plans:
+    for one, plan in record.whole():
         key = id(one.process), one.scheduler
         before = earlier.get(key, ())
-        work = Work(f"{name} {one.index} ({one.label})", plan=one.plan, earlier=before)
-        found.append(Kept(work, one.plan, None))
-        earlier[key] = (*before, one.plan)
+        work = Work(f"{name} {one.index} ({one.label})", plan=plan, earlier=before)
+        found.append(Kept(work, plan, None))
+        earlier[key] = (*before, plan)
     return found
 
 

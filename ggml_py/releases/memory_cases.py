@@ -305,7 +305,7 @@ def _splits(n: int, n_copies: int = 1) -> Drawing:
 
 def _first(pin: str) -> Drawing:
     g = Drawing(GPU, "gpu1", CPU)
-    g.node("ARANGE", ne=(64, 8, 1, 1), params=(0, 1140850688, _F1), pin=pin, flags=("output",))
+    g.node("ARANGE", ne=(512, 1, 1, 1), params=(0, 1140850688, _F1), pin=pin, flags=("output",))
     g.node("SQR", g.input(), pin=CPU)
     return g
 

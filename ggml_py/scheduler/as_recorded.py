@@ -14,7 +14,7 @@ from ..backends.device import Device
 from ..backends.device import devices as all_devices
 from ..backends.sharing import changing
 from ..boundary.ffi import ffi, lib
-from ..enums import Type
+from ..enums import UPSTREAM, Type
 from ..errors import AbortError, AllocError, ArgumentError
 from ..plan import Plan
 from ..sim.assumed import assuming
@@ -24,6 +24,7 @@ from ..tensors.tensor import Tensor
 from ..trace.planned import format_bytes
 from ..trace.record import VIEW_OPS, BuftRecord, Capture, TensorRecord
 from ..typed import typed
+from ..variants.rebuild import not_made
 from .capture import read_plan
 from .observed import (
     Observed,
@@ -170,11 +171,12 @@ class AsRecorded:
         it more often, in other ways (`run_again`). C: ggml_backend_sched_reserve,
         ggml_backend_sched_alloc_graph, ggml_backend_sched_graph_compute"""
         why_not = _not_computed(plan)
+        data, why_not = not why_not, why_not or _not_made(plan)
         if not self._scheduler._tracing:
             why_not = "not computed: this build of ggml is not instrumented"
         reserved: dict[str, int] = {}
         try:
-            with self._ready(plan, not why_not, reserve) as (scheduler, made, reserve_steps):
+            with self._ready(plan, data, reserve) as (scheduler, made, reserve_steps):
                 memory = made.memory
                 reserved = self._sizes(scheduler)
                 tells = scheduler._tracing
@@ -221,7 +223,7 @@ class AsRecorded:
         simulated = [device.name for device in self._devices if isinstance(device, SimDevice)]
         if simulated:
             raise ArgumentError(f"{', '.join(simulated)} is simulated here, on the CPU")
-        if why_not := _not_computed(plan):
+        if why_not := _not_computed(plan) or _not_made(plan):
             raise ArgumentError(why_not)
         with self._ready(plan, True) as (scheduler, made, _steps):
             if why_not := self._cannot_compute(made.memory):
@@ -317,6 +319,14 @@ def _not_computed(plan: Plan) -> str:
     if work > MAX_FLOPS:
         return f"not computed: {work / 1e9:.0f} GFLOP, above {MAX_FLOPS / 1e9:.0f}"
     return ""
+
+
+def _not_made(plan: Plan) -> str:
+    """Why kernels must not see the graph; "" if they may."""
+    odd = not_made(plan.capture.tensors)
+    if odd is None:
+        return ""
+    return f"not computed: no constructor of ggml {UPSTREAM} makes '{odd.name}' = {odd.op_desc}"
 
 
 def _stand_ins(

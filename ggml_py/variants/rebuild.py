@@ -11,7 +11,7 @@ Nodes of ops without a constructor here (custom ones) are made field by field.
 from __future__ import annotations
 
 import struct
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -19,14 +19,17 @@ from .. import enums
 from ..boundary.ffi import NULL, ffi, lib
 from ..errors import ArgumentError, GgmlError
 from ..graphs.context import Context
-from ..graphs.node import N_PARAMS, new_tensor, node_of_call
-from ..sim.profiles.call import SELF, VIEWS, Call, Operand, recorded_call
+from ..graphs.node import N_PARAMS, new_tensor, node_of_call, packed
+from ..sim.profiles.call import SELF, VIEWS, Call, Operand, call_of_record, recorded_call
 from ..tensors.live_call import call_of
 from ..tensors.op_settings import SINKS
 from ..tensors.tensor import Tensor
 from ..trace.plan_tensor import PlanTensor
+from ..trace.record import TensorRecord
 from .constructor import Constructor, Value, constructors_of
 from .operand import changed
+
+_INT32 = 1 << 31
 
 
 def node_of(what: Tensor | PlanTensor) -> Call:
@@ -42,6 +45,50 @@ def node_of(what: Tensor | PlanTensor) -> Call:
     call = call_of(what)
     out, *operands = [one._replace(whole=None) for one in (call.out, *call.operands)]
     return replace(call, out=out, operands=tuple(operands))
+
+
+def not_made(tensors: Sequence[TensorRecord]) -> TensorRecord | None:
+    """The first tensor of a capture that no constructor of this release makes; None without one.
+
+    Kernels rely on what constructors compute and check, and a file may say anything else.
+    Views compute nothing, so only their places matter (`set_view`).
+    """
+    made: dict[Call, bool] = {}  # most layers of a model are alike
+    for t in tensors:
+        call = _bare(call_of_record(t, tensors))
+        if call not in made:
+            made[call] = _is_made(call)
+        if not made[call] or (t.op not in VIEWS and (t.view_src >= 0) != bool(call.views)):
+            return t
+    return None
+
+
+def _bare(call: Call) -> Call:
+    """The call without names, and without sources in places that the op never reads."""
+    out, *operands = [one._replace(whole=None, name="") for one in (call.out, *call.operands)]
+    others = {op.name for op in enums.Op} - {call.kind}
+    constructors = constructors_of(call.kind, bool(call.views))
+    read = {
+        place for one in constructors for _name, place in one.operands
+        if one.method.removesuffix("_inplace").upper() not in others
+    }  # fmt: skip
+    if read and call.kind in enums.Op.__members__:
+        read.add(SINKS.get(enums.Op[call.kind], -1))
+        places = tuple(i if p in read or i == SELF else -1 for p, i in enumerate(call.places))
+        call = replace(call, places=places)
+    return replace(call, out=out, operands=tuple(operands))
+
+
+def _is_made(call: Call) -> bool:
+    if len(call.params) != N_PARAMS or not all(-_INT32 <= word < _INT32 for word in call.params):
+        return False
+    try:
+        if call.kind == "NONE" and not call.views:
+            return call.out.nb == packed(call.out.type, call.out.ne)
+        with Context() as scratch:
+            return call.kind in VIEWS or Replay(call, scratch).is_made
+    except (GgmlError, KeyError):  # the release lacks its type
+        return False
 
 
 @dataclass(frozen=True)
@@ -92,6 +139,7 @@ class Replay:
     def __init__(self, node: Call, context: Context) -> None:
         self.node, self.context = node, context
         self._made: dict[tuple[int, Operand], Tensor] = {}
+        self.is_made = False  # whether a constructor makes just this node
         sinks = SINKS.get(enums.Op[node.kind])
         self.sinks = sinks if sinks is not None and sinks < len(node.places) else -1
         self.recipe = self._best()
@@ -165,7 +213,11 @@ class Replay:
             return Recipe()
         constructors = constructors_of(self.node.kind, bool(self.node.views))
         found = [one for one in map(self._bound, constructors) if one is not None]
-        return max(found, key=lambda one: one[0])[1] if found else Recipe()
+        if not found:
+            return Recipe()
+        quality, recipe = max(found, key=lambda one: one[0])
+        self.is_made = quality[0]
+        return recipe
 
     def _bound(self, constructor: Constructor) -> tuple[tuple[bool, bool, int, int], Recipe] | None:
         """The recipe with this constructor, and its quality: same strides, same op_params, words

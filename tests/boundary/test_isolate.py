@@ -32,6 +32,12 @@ def pid() -> int:
     return os.getpid()
 
 
+def say_a_line_and_die(n: int) -> None:
+    sys.stderr.write("x" * (n - 1) + "y")
+    sys.stderr.flush()
+    os._exit(3)
+
+
 def kill(number: int) -> None:
     os.kill(os.getpid(), number)
 
@@ -223,6 +229,13 @@ def test_streams(capfd):
     said = capfd.readouterr()
     assert (said.out, said.err) == ("to stdout\n", "to stderr\n")
     assert ggml.isolate(stdin) == ""
+
+
+def test_a_line_of_megabytes_is_cut_and_says_so(capfd):
+    with pytest.raises(ggml.IsolatedDeath, match=r"\(after 2,998,000 characters\) x+y$") as caught:
+        ggml.isolate(say_a_line_and_die, 3_000_000)
+    assert max(map(len, caught.value.lines)) < 2100
+    assert len(capfd.readouterr().err) == 3_000_000, "all of it is relayed"
 
 
 def test_much_is_said_and_the_last_of_it_is_kept(capfd):

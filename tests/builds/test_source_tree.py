@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from ggml_py import builds
+from ggml_py import builds, errors
 from ggml_py.boundary.ffi import BUILD
 
 REPO = Path(__file__).resolve().parents[2]
@@ -149,3 +149,15 @@ def test_a_build_of_a_checkout_is_not_taken_unless_it_is_named(monkeypatch):
     assert builds.select(checkout["label"])["key"] == checkout["key"]
     monkeypatch.setattr(builds, "builds", lambda: [checkout])
     assert builds.select(None)["key"] == checkout["key"]  # there is no other
+
+
+def test_a_build_of_other_sources_is_not_taken_by_its_releases_name(monkeypatch):
+    """Its native code lacks what the Python code of this tree asks for."""
+    made_of = {**BUILD["made_of"], "ggml_py/native/guard.h": "0"}
+    old = {**BUILD, "key": "0.17.0-12345678", "label": "0.17.0", "ggml_version": "0.17.0"}
+    monkeypatch.setattr(builds, "builds", lambda: [old | {"made_of": made_of}, dict(BUILD)])
+    with pytest.raises(errors.NotBuiltError, match=r"guard.h\). .* --upstream 0.17.0$"):
+        builds.select("0.17.0")
+    assert builds.select(old["key"])["key"] == old["key"]
+    monkeypatch.setattr(builds, "builds", lambda: [old])
+    assert builds.select("0.17.0")["key"] == old["key"]

@@ -103,7 +103,7 @@ def test_a_file_of_an_older_version_lacks_what_a_server_waits_for(
         ("[1]", "is not a machine's file"),
         ('{"kind": "ggml_py plan"}', "is not a machine's file"),
         ('{"kind": "ggml_py machine", "version": 99}', "has version 99, and this reads version 1"),
-        ('{"kind": "ggml_py machine", "version": 1}', "is damaged ('machine')"),
+        ('{"kind": "ggml_py machine", "version": 1}', "devices is None, expected a list. Run"),
     ],
 )
 def test_other_files_are_refused(tmp_path, content, said):
@@ -135,6 +135,31 @@ def test_a_damaged_file_is_refused(tmp_path, break_it):
     (tmp_path / "m.json").write_text(json.dumps(data))
     with pytest.raises(ValueError, match="is damaged"):
         Machine.load(tmp_path / "m.json")
+
+
+@pytest.mark.parametrize(
+    ("break_it", "said"),
+    [
+        (lambda d: d["devices"][0]["samples"][1].update(seconds=["x"]),
+         "devices[0].samples[1].seconds[0] is 'x', expected a number from 0 to 1e+18"),
+        (lambda d: d["devices"][0]["samples"][0].update(bytes=1.5),
+         "devices[0].samples[0].bytes is 1.5, expected a whole number"),
+        (lambda d: d["devices"][0]["samples"][0].pop("at"), "devices[0].samples[0] has no at"),
+        (lambda d: d["machine"].update(load=[1.0]), "machine.load is [1.0], expected 2 items"),
+        (lambda d: d["machine"].update(n_threads=0), "machine.n_threads is 0, expected 1 or more"),
+        (lambda d: d["devices"][0].update(asynchronous=1),
+         "devices[0].asynchronous is 1, expected true or false"),
+        (lambda d: d.update(doubts=[3]), "doubts[0] is 3, expected text"),
+        (lambda d: d.update(devices={}), "devices is {}, expected a list"),
+    ],
+)  # fmt: skip
+def test_a_damaged_file_names_the_place(tmp_path, break_it, said):
+    data = ONE.to_dict()
+    break_it(data)
+    (tmp_path / "m.json").write_text(json.dumps(data))
+    with pytest.raises(ValueError) as error:
+        Machine.load(tmp_path / "m.json")
+    assert f"m.json is damaged: {said}" in str(error.value)
 
 
 ODD = (None, -1, float("inf"), float("nan"), "x", [], {}, [[]], True, 10**400)

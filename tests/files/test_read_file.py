@@ -149,17 +149,6 @@ def test_views_only_are_the_same_as_themselves(tmp_path):
     assert not page.diff(page)
 
 
-@pytest.mark.thorough("sample")
-def test_a_sample_of_damaged_files():
-    """`python benchmarks/files.py --cases 20000` runs them all."""
-    folder = str(_read_file.Path(__file__).parents[2] / "benchmarks")
-    sys.path.insert(0, folder)
-    import files
-
-    for seed in range(700):
-        files.case(seed)
-
-
 @pytest.mark.parametrize(
     ("before", "after", "message"),
     [

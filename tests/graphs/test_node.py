@@ -117,6 +117,35 @@ def test_memory_outside_the_viewed_tensor_is_not_computed_with(fields, gpu, tmp_
         recorded.observe(plan)
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"ne": [64, 4, 1, 1]}, {"ne": [8, 1 << 12, 1, 1], "nb": [4, 32, 1 << 17, 1 << 17]},
+        {"nb": [0, 0, 0, 0]}, {"type": "f16", "nb": [2, 16, 64, 64]}, {"op": "ADD"},
+        {"view_src": 1}, {"src": [2, 1]},
+    ],
+)
+def test_what_no_constructor_makes_is_not_computed(fields, gpu, tmp_path):
+    """Kernels rely on it: several of these read and wrote beyond their tensors."""
+    data = plan_data("product", gpu)
+    with AsRecorded(read(data, tmp_path)) as recorded:
+        assert recorded.observe(read(data, tmp_path)).left_out == ""
+    data["tensors"][0].update(fields)
+    plan = read(data, tmp_path)
+    with AsRecorded(plan) as recorded:
+        assert "no constructor of ggml" in recorded.observe(plan).left_out
+        with pytest.raises(ggml.ArgumentError, match=r"no constructor of ggml .* makes 'node_0'"):
+            recorded.median_seconds(plan)
+
+
+def test_a_leaf_is_contiguous_where_it_is_computed_with(gpu, tmp_path):
+    data = plan_data("product", gpu)
+    data["tensors"][1]["nb"] = [4, 16, 64, 64]
+    plan = read(data, tmp_path)
+    with AsRecorded(plan) as recorded:
+        assert f"makes '{data['tensors'][1]['name']}'" in recorded.observe(plan).left_out
+
+
 def test_the_address_in_a_file_is_not_called(gpu, tmp_path):
     data = plan_data("custom", gpu)
     data["tensors"][0]["op_params"] = [0x41414141] * 8

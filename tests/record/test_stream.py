@@ -13,7 +13,9 @@ import ggml_py as ggml
 from ggml_py.record import stream
 from ggml_py.record.session import Record
 
+from ..support import graphs
 from ..support.own_records import recorded
+from ..support.record_mutator import sections, written
 
 
 @pytest.fixture(scope="module")
@@ -117,3 +119,101 @@ def test_rows_that_end_with_padding_keep_it():
     process = Process(1, {"layouts": {"gp_tensor_record": layout}})
     process.rows = [np.array([(i, -i)], process.layouts["gp_tensor_record"]) for i in range(2)]
     assert process.table.dtype.itemsize == 16 and process.table.tolist() == [(0, 0), (1, -1)]
+
+
+def chunks_of(content):
+    return [(c.type, c.process, c.time, bytes(c.payload)) for c in stream.chunks(content, [])]
+
+
+def with_changed(content, number, change):
+    """The record, with the sections of its plan of that number changed."""
+    found = chunks_of(content)
+    at = [i for i, chunk in enumerate(found) if chunk[0] == "plan"][number]
+    parts = stream.Chunk(*found[at][:3], 0, found[at][3]).sections()
+    change(parts := {tag: bytes(part) for tag, part in parts.items()})
+    found[at] = (*found[at][:3], sections(parts))
+    return written(found)
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (lambda p: p.pop("splits"), "it has no 'splits'"),
+        (lambda p: p.pop("plan"), "it has no 'plan'"),
+        (lambda p: p.update(inputs=b"\x7f" * 16), "index 2139062143 is out of bounds"),
+        (lambda p: p.update(splits=b"x"), "buffer size must be a multiple of element size"),
+    ],
+)
+def test_one_damaged_plan_does_not_hide_the_others(content, change, why):
+    texts = [p.plan.text() for p in Record("whole", content)]
+    found = Record("bad", with_changed(content, 0, change))
+    assert [p.plan.text() for p in found] == texts[1:] and [p.index for p in found] == [0]
+    (damaged,) = found.damaged
+    assert why in damaged.why and found.unreadable == 1
+    assert found.damaged_plans.startswith("1 of 2 plans is damaged: ")
+    assert f"(byte {damaged.at:,})" in found.damaged_plans
+
+
+def test_a_plan_that_is_only_found_damaged_when_it_is_read(content):
+    """A list of plans needs little of each; the rest is checked where a plan is used."""
+    bad = with_changed(content, 0, lambda p: p.update(leafs=b"\x63\0\0\0" * 2))
+    found = Record("bad", bad)
+    assert len(found) == 2 and not found.damaged
+    with pytest.raises(ValueError, match=r"plan 0 of the record \(byte [\d,]+\) is damaged: leafs"):
+        _ = found.plans[0].plan
+    assert [one.index for one, _plan in found.whole()] == [1]
+    assert found.whole() and len(found.damaged) == 1
+
+
+def test_a_lost_plan_hides_only_those_that_share_tensors_with_it(tmp_path):
+    """Rows are numbered as they are written, and the numbers of a lost chunk's rows are known."""
+    with ggml.record(tmp_path / "x"):
+        for n in (3, 5):
+            case = graphs._case(lambda c, w, n=n: [c.relu(c.new_tensor("f32", n, name=f"x{n}"))])
+            case.scheduler.alloc_graph(case.graph)
+            case.close()
+    content = (tmp_path / "x").read_bytes()
+    texts = [p.plan.text() for p in Record("whole", content)]
+    found = chunks_of(content)
+    del found[next(i for i, chunk in enumerate(found) if chunk[0] == "plan")]
+    left = Record("lost", written(found))
+    assert len(texts) == 2 and [p.plan.text() for p in left] == texts[1:]
+    assert [(p.number, p.index) for p in left] == [(1, 0)]
+
+
+def test_a_plan_whose_tensors_are_lost_is_counted(content):
+    found = chunks_of(content)
+    del found[next(i for i, chunk in enumerate(found) if chunk[0] == "plan")]
+    left = Record("lost", written(found))
+    assert not left.plans
+    assert "some of its tensors were in a part that is lost" in left.damaged_plans
+
+
+@pytest.mark.parametrize("type_", ["schd", "note", "seen", "allc", "runs", "head"])
+@pytest.mark.parametrize("payload", [b"", b"{}", b"[1]", b"x" * 40, b'{"scheduler": []}'])
+def test_a_damaged_note_hides_no_plan(content, type_, payload):
+    found = chunks_of(content)
+    head = found[0]
+    bad = Record("bad", written([head, (type_, head[1], 0, payload), *found]))
+    assert len(bad) == 2
+    assert bad.damage or (type_ == "note" and payload[:1] == b"{")  # an object is no damage there
+    assert all(plan.plan.text() for plan in bad)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"layouts": 3}, {"layouts": {}}, {"pid": "x"}, {"ops": None}, {"max_src": 0},
+        {"enums": {"TensorFlag": []}}, {"argv": 7}, {"about": [1]}, {"time": {}},
+    ],
+)
+def test_a_damaged_head_is_named(content, change):
+    found = chunks_of(content)
+    bad = (found[0][0], 77, 0, json.dumps({**json.loads(found[0][3]), **change}).encode())
+    plan = next(chunk for chunk in found if chunk[0] == "plan")
+    record = Record("bad", written([*found, bad, ("plan", 77, 0, plan[3])]))
+    assert len(record) == 2
+    assert "what it says of a process: " in str(record.damage[0])
+    assert "a process whose head is damaged" in record.damaged_plans
+    with pytest.raises(ValueError, match="the record is empty"):
+        Record("bad", written([bad]))

@@ -6,8 +6,11 @@ import sys
 
 import pytest
 
+from ggml_py.record import stream
+
 from ..support.cli_runs import fails, ok, run
 from ..support.own_records import recorded
+from ..support.record_mutator import written
 
 
 @pytest.fixture(scope="module")
@@ -53,6 +56,20 @@ def test_a_plan_of_a_record_is_saved_and_drawn(path, tmp_path):
     ok("view", path, "--plan", 0, "-o", tmp_path / "p.json")
     ok("view", path, "--plan", 0, "-o", tmp_path / "p.html")
     assert ok("plan", tmp_path / "p.json", "--text") == ok("plan", path, "--plan", 0, "--text")
+
+
+def test_damaged_plans_are_counted_and_the_others_shown(path, tmp_path):
+    found = [(c.type, c.process, c.time, bytes(c.payload))
+             for c in stream.chunks(path.read_bytes(), [])]  # fmt: skip
+    at = next(i for i, chunk in enumerate(found) if chunk[0] == "plan")
+    found[at] = (*found[at][:3], found[at][3].replace(b"splits\0\0", b"splitz\0\0"))
+    (tmp_path / "bad.ggrec").write_bytes(written(found))
+    done = run("view", tmp_path / "bad.ggrec")
+    assert done.returncode == 0 and "first" in done.stdout.splitlines()[-1]
+    assert "bad.ggrec: 1 of 2 plans is damaged: plan 0 of python" in done.stderr
+    assert "it has no 'splits'" in done.stderr
+    data = json.loads(ok("view", tmp_path / "bad.ggrec", "--json"))
+    assert len(data["plans"]) == len(data["damaged_plans"]) == 1
 
 
 def test_times(path, tmp_path):

@@ -16,6 +16,7 @@ from ggml_py.scheduler import as_recorded
 from ggml_py.scheduler.as_recorded import AsRecorded, replay_as_recorded
 from ggml_py.scheduler.observed import Observed
 from ggml_py.trace import reference
+from ggml_py.variants.rebuild import not_made
 
 CASES = {case.name: case.plan for case in rule_cases()}
 EXPERTS = CASES["experts in host memory"]
@@ -32,6 +33,12 @@ def changed(plan, **fields):
 def test_cases_are_planned_natively_as_by_the_reference(case):
     again = replay_as_recorded(CASES[case])
     assert again.outcome == CASES[case].outcome
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_constructors_make_the_cases(case):
+    odd = not_made(CASES[case].capture.tensors)
+    assert odd is None or (case, odd.name) == ("ops that overwrite", "add_id-5")
 
 
 def test_devices_answer_what_was_recorded():

@@ -11,6 +11,9 @@ import random
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
+
+import ggml_py as ggml
 
 U8, I8, U16, I16, U32, I32, F32, BOOL, STR, ARR, U64, I64, F64 = range(13)
 WIDTH = {U8: 1, I8: 1, U16: 2, I16: 2, U32: 4, I32: 4, F32: 4, BOOL: 1, U64: 8, I64: 8, F64: 8}
@@ -22,6 +25,7 @@ HUGE = [
 ]  # fmt: skip
 EDGES = [0, 1, 2, 3, 4, 5, 7, 8, 31, 32, 33, 63, 64, 65, 127, 255, 256, *HUGE]
 Fields = list[list]  # of [label, bytes]
+KEPT = 6 << 20  # resident bytes allowed beyond four times the file's size, for Python's caches
 
 
 def number(value: int, width: int) -> bytes:
@@ -360,3 +364,53 @@ def mutant(seed: int) -> Mutant:
             break  # its fields are gone
         data = KINDS[name](rng, file)
     return Mutant(seed, file.render() if data is None else data, file.hole, tuple(names))
+
+
+# --- reading them
+
+
+def write(item: Mutant, path: Path) -> int:
+    """Writes the file, with its hole left sparse. Returns its size."""
+    with path.open("wb") as out:
+        out.write(item.data)
+        out.truncate(len(item.data) + item.hole)
+    return len(item.data) + item.hole
+
+
+def read_all(path: Path) -> None:
+    """Reads everything in the file."""
+    with ggml.Gguf.open(path) as gguf:
+        size, data = path.stat().st_size, None
+        with path.open("rb") as file:
+            _magic, n_tensors, n_kv = struct.unpack("<8sQQ", file.read(24))
+        assert len(gguf.tensors) == n_tensors, f"{len(gguf.tensors)} of {n_tensors} tensors"
+        assert len(gguf.metadata) == n_kv, f"{len(gguf.metadata)} of {n_kv} keys"
+        repr(gguf.metadata)
+        _ = gguf.version, gguf.alignment, gguf.data_offset
+        for name, tensor in gguf.tensors.items():
+            assert name == tensor.name and tensor.offset + tensor.nbytes <= size
+            data = gguf.mmap() if data is None else data
+            data[tensor.offset : tensor.offset + tensor.nbytes].sum()
+
+
+def _peak(reset: bool = False) -> int:
+    """Peak resident bytes since the last reset. (ru_maxrss would start at the parent's value.)"""
+    if reset:
+        Path("/proc/self/clear_refs").write_text("5")
+    status = Path("/proc/self/status").read_text()
+    return 1024 * int(status.partition("VmHWM:")[2].split()[0])
+
+
+def outcome_of(item: Mutant, path: Path) -> str:
+    """Whether the file is opened or refused. Raises MemoryError if reading it takes too much."""
+    size = write(item, path)
+    before = _peak(reset=True)
+    outcome = "opened"
+    try:
+        read_all(path)
+    except ggml.GgufError:
+        outcome = "refused"
+    grown = _peak() - before
+    if grown > KEPT + 4 * size:
+        raise MemoryError(f"{grown:,} bytes for a file of {size:,}")
+    return outcome

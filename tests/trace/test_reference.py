@@ -118,7 +118,7 @@ def test_the_published_schema_is_that_of_the_files(case, tmp_path):
         (lambda d: d["tensors"][0].update(backend=7), "backend of 'h' is 7, expected 0 to 1"),
         (lambda d: d["backends"][0].update(buft=5), "buft of 'BLAS' is 5"),
         (lambda d: d["tensors"].reverse(), "not numbered"),
-        (lambda d: d["tensors"][0].pop("ne"), "damaged plan: KeyError"),
+        (lambda d: d["tensors"][0].pop("ne"), "damaged plan: it has no .ne."),
         (lambda d: d.update(leafs=[99]), "each leaf.s id once"),
         (lambda d: d["tensors"][0].update(nbytes=True), r"tensors\[0\].nbytes is True, expected"),
         (lambda d: d["tensors"][0].update(nbytes=-1), r"nbytes is -1, expected 0 or more"),

@@ -34,6 +34,7 @@ def test_any_node_is_made_again_as_it_was():
                 assert node_of(replay.build(replay.state)) == node_of(node), (name, seed)
                 total += 1
                 by_constructor += bool(replay.recipe.method)
+                assert replay.is_made == bool(replay.recipe.method), (name, seed)
     assert total > 1500 and by_constructor > 0.98 * total
 
 

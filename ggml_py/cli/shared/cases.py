@@ -10,6 +10,7 @@ import click
 from click.core import ParameterSource
 
 from ...files.kinds import MODEL, RECORD
+from .records import whole_plans
 from .source import ADDRESS, FOLDER, Source
 
 if TYPE_CHECKING:
@@ -51,10 +52,12 @@ def cases_of(words: Sequence[str]) -> list[Work]:
         if source.kind is FOLDER:
             found += [kept.work for kept in kept_in(Path(path))]
         elif source.kind is RECORD:
-            works = [kept.work for kept in kept_of_record(source.record, str(source))]
-            for index, work in enumerate(works):
-                words = (path, "--plan", str(index), *options)
-                found.append(Work(work.name, words) if on_devices else work)
+            whole = whole_plans(source.record, str(source))
+            for (one, _plan), kept in zip(
+                whole, kept_of_record(source.record, str(source)), strict=True
+            ):
+                words = (path, "--plan", str(one.index), *options)
+                found.append(Work(kept.work.name, words) if on_devices else kept.work)
         elif source.kind in (MODEL, ADDRESS) or on_devices:
             found.append(Work(str(source), (path, *options)))
         elif options:

@@ -78,14 +78,22 @@ def read_record(source: str) -> Record:
     found = Record.read(source)
     for damage in found.damage:
         click.echo(f"{source}: {damage}", err=True)
-    if found.unreadable:
-        click.echo(f"{source}: {counted(found.unreadable, 'plan')} in damaged parts", err=True)
+    if found.damaged:
+        click.echo(f"{source}: {found.damaged_plans}", err=True)
     for process in found.processes:
         if process.left_out:
             click.echo(
                 f"{source}: {process.program}[{process.pid}] made {process.left_out:,} plans or "
                 "computes that were not written (--max-size, --first, or a full disk)", err=True,
             )  # fmt: skip
+    return found
+
+
+def whole_plans(record: Record, source: str) -> list[tuple[RecordedPlan, Plan]]:
+    """All plans that can be read. Says on standard error which cannot, if that was not said."""
+    before, found = len(record.damaged), record.whole()
+    if len(record.damaged) > before:
+        click.echo(f"{source}: {record.damaged_plans}", err=True)
     return found
 
 
@@ -181,4 +189,5 @@ def to_dict(record: Record) -> dict[str, Any]:
             for p in record.plans
         ],
         "damage": [str(d) for d in record.damage],
+        "damaged_plans": [str(one) for one in record.damaged],
     }  # fmt: skip

@@ -205,7 +205,7 @@ class Source:
 
         try:
             content = decompressed(raw)
-        except (OSError, EOFError, zlib.error) as error:
+        except (ValueError, OSError, EOFError, zlib.error) as error:
             raise ValueError(f"{self} is damaged: {error}") from None
         if kind_of(content[:_N_MAGIC]) in (MODEL, RECORD) and (kind := kind_of(raw[:N_HEAD])):
             raise ValueError(kind.told(self, "a model or a plan"))
@@ -250,7 +250,10 @@ class Source:
     def plans(self) -> list[tuple[str, Plan]]:
         """All plans in the file, each with a label."""
         if self.kind is RECORD:
-            return [(f"{one.index} ({one.label})", one.plan) for one in self.record.plans]
+            whole = records.whole_plans(self.record, str(self))
+            if not whole:
+                raise ValueError(f"{self}: the record has no plan that can be read")
+            return [(f"{one.index} ({one.label})", plan) for one, plan in whole]
         return [("plan", self._saved())]
 
     @cached_property

@@ -302,6 +302,10 @@ def _layout(plan: Planned) -> None:
         return
     for i, id in enumerate(layout.order):
         _in(f"layout.order[{i}]", id, -1 - n_tensors, n_tensors)
+    placed = set(layout.order)
+    for node in (plan.order or ()) if buffers else ():
+        if node.id not in placed:
+            _fail("layout.order", layout.order, f"a step for node {node.id}, '{node.name}'")
     known = {buffer.backend for buffer in buffers}
     for i, event in enumerate(layout.events):
         _in(f"layout.events[{i}].step", event.step, -1, len(layout.order))

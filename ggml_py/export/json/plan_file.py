@@ -15,6 +15,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
+from ...files.damage import INTERNAL, said
 from ...files.reading import MOST, read_file
 from ...files.writing import write_whole
 from ...trace.fields import fields_of
@@ -102,10 +103,8 @@ def plan_of(data: dict[str, Any], path: str) -> Planned:
         with collection_paused():
             plan = _plan(data)
             check(plan)
-    except (KeyError, TypeError, AttributeError, IndexError, OverflowError) as error:
-        raise ValueError(f"{path} is a damaged plan: {error!r}") from None
-    except ValueError as error:
-        raise ValueError(f"{path} is a damaged plan: {error}") from None
+    except INTERNAL as error:
+        raise ValueError(f"{path} is a damaged plan: {said(error)}") from None
     return _with_bounds(plan) if plan.capture.source == LOG else plan
 
 

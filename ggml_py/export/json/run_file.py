@@ -8,6 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, get_type_hints
 
+from ...files.damage import INTERNAL, said
 from ...files.reading import read_file
 from ...trace.answers.run_summary import Gap, RunSummary, Spent, Synced, summarize
 from ...trace.fields import fields_of
@@ -66,11 +67,9 @@ def parse(content: bytes, path: str | Path) -> Recorded:
         ]
         events = tuple(RunEvent(*row) for row in zip(*columns, strict=True))
         run = Recorded(plans, schedulers, events, bool(data["per_op"]), float(data["memcpy"]))
-        _check(run)
-    except (KeyError, TypeError, AttributeError, IndexError, OverflowError) as error:
-        raise ValueError(f"{path} is a damaged run: {error!r}") from None
-    except ValueError as error:
-        raise ValueError(f"{path} is a damaged run: {error}") from None
+        check(run)
+    except INTERNAL as error:
+        raise ValueError(f"{path} is a damaged run: {said(error)}") from None
     return run
 
 
@@ -85,7 +84,7 @@ def _record(row: dict[str, Any]) -> SchedulerRecord:
     return record
 
 
-def _check(run: Recorded) -> None:
+def check(run: Recorded) -> None:
     """Raises ValueError for events that refer to something that does not exist."""
     for i, event in enumerate(run.events):
         if event.kind not in EVENT_KINDS:
