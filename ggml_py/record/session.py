@@ -152,6 +152,7 @@ class Process:
 
 _TENSOR = "gp_tensor_record"
 _MOST_ROW = 1 << 16  # bytes
+_MOST_TENSORS = 1 << 20  # of a plan: each takes 4 bytes in the file and hundreds in memory
 _MOST_COMPUTES = 1 << 25  # of one scheduler
 
 
@@ -496,6 +497,8 @@ class Record:
         sections = {tag: bytes(part) for tag, part in chunk.sections().items()}
         rows = np.frombuffer(sections.pop("rows"), owner.layouts[_TENSOR])
         ids = np.frombuffer(sections["ids"], "<u4").astype(np.int64)
+        if len(ids) > _MOST_TENSORS:
+            raise ValueError(f"{len(ids):,} tensors, the most that is read is {_MOST_TENSORS:,}")
         owner.add_rows(rows, ids)  # later plans have some of them, whatever this one is
         (head,) = np.frombuffer(sections["plan"], owner.layouts["gp_record_plan"])
         number = int(head["plan"])

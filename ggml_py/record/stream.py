@@ -26,6 +26,7 @@ _SECTION = struct.Struct("<8sQ")
 _SIGN = b"GPCK"
 _JSON = frozenset({"head", "schd", "note"})
 _MOST = 1 << 32  # bytes of a chunk; a larger size is damage
+_LOOKS = 16  # how often all bytes of a file may be summed up
 
 
 class Chunk(NamedTuple):
@@ -85,42 +86,52 @@ class Damage(NamedTuple):
 
 def chunks(content: bytes, damage: list[Damage]) -> Iterator[Chunk]:
     """The whole chunks of a file, in their order. Bytes between them are added to `damage`."""
-    view = memoryview(content)
+    file = _File(content)
     at = len(MAGIC) if content.startswith(MAGIC) else 0
     while at < len(content):
-        found = _chunk_at(content, view, at)
+        found = file.chunk_at(at)
         if found is not None:
             yield found
             at += found.size
         elif content.startswith(MAGIC, at):
             at += len(MAGIC)  # two writers began the file at once
         else:
-            end = _next(content, view, at + 1)
+            end = file.next(at + 1)
             damage.append(Damage(at, end - at, end == len(content)))
             at = end
 
 
-def _chunk_at(content: bytes, view: memoryview, at: int) -> Chunk | None:
-    if at + _CHUNK.size > len(content):
-        return None
-    sign, type_, size, pid, crc, time = _CHUNK.unpack_from(content, at)
-    end = at + _CHUNK.size + size
-    if sign != _SIGN or size > _MOST or end > len(content):
-        return None
-    payload = view[at + _CHUNK.size : end]
-    head = _CHUNK.pack(sign, type_, size, pid, 0, time)
-    if zlib.crc32(payload, zlib.crc32(head)) != crc:
-        return None
-    return Chunk(type_.decode("ascii", "replace"), pid, time, at, payload)
+class _File:
+    """Finds whole chunks. What only looks like chunks is given up on after some bytes: each of a
+    million of them may claim the rest of the file."""
 
+    def __init__(self, content: bytes) -> None:
+        self._content, self._view = content, memoryview(content)
+        self._left = _LOOKS * len(content)
 
-def _next(content: bytes, view: memoryview, at: int) -> int:
-    """Where the next whole chunk begins; the end of the file without one."""
-    while (at := content.find(_SIGN, at)) >= 0:
-        if _chunk_at(content, view, at) is not None:
-            return at
-        at += 1
-    return len(content)
+    def chunk_at(self, at: int) -> Chunk | None:
+        """The whole chunk that begins there."""
+        content = self._content
+        if at + _CHUNK.size > len(content):
+            return None
+        sign, type_, size, pid, crc, time = _CHUNK.unpack_from(content, at)
+        end = at + _CHUNK.size + size
+        if sign != _SIGN or size > _MOST or end > len(content) or self._left < size:
+            return None
+        self._left -= size
+        payload = self._view[at + _CHUNK.size : end]
+        head = _CHUNK.pack(sign, type_, size, pid, 0, time)
+        if zlib.crc32(payload, zlib.crc32(head)) != crc:
+            return None
+        return Chunk(type_.decode("ascii", "replace"), pid, time, at, payload)
+
+    def next(self, at: int) -> int:
+        """Where the next whole chunk begins; the end of the file without one."""
+        while (at := self._content.find(_SIGN, at)) >= 0:
+            if self.chunk_at(at) is not None:
+                return at
+            at += 1
+        return len(self._content)
 
 
 def layouts(described: dict[str, Any]) -> dict[str, np.dtype[Any]]:
