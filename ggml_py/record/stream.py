@@ -102,8 +102,8 @@ def chunks(content: bytes, damage: list[Damage]) -> Iterator[Chunk]:
 
 
 class _File:
-    """Finds whole chunks. What only looks like chunks is given up on after some bytes: each of a
-    million of them may claim the rest of the file."""
+    """Finds whole chunks. It stops after looking at so many bytes (`_LOOKS`): a file may have a
+    million signs, each with the rest of the file as its size."""
 
     def __init__(self, content: bytes) -> None:
         self._content, self._view = content, memoryview(content)
