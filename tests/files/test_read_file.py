@@ -18,6 +18,7 @@ from click.testing import CliRunner
 
 import ggml_py as ggml
 from ggml_py.cli import cli
+from ggml_py.cli.shared.source import Source
 from ggml_py.files import reading as _read_file
 from ggml_py.sim.profile import Profile
 
@@ -122,6 +123,8 @@ def test_a_bomb(tmp_path, monkeypatch):
     (tmp_path / "p.json.gz").write_bytes(gzip.compress(bytes(1 << 25)))
     with pytest.raises(ValueError, match=r"p.json.gz .*more than 16 MiB when decompressed"):
         ggml.Plan.from_json(tmp_path / "p.json.gz")
+    with pytest.raises(ValueError, match=r"p.json.gz .*more than 16 MiB when decompressed"):
+        _ = Source(str(tmp_path / "p.json.gz"), "view").kind
 
 
 PAGE = ggml.Plan.from_debug_log(DUMP).snapshot()

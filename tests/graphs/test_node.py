@@ -126,7 +126,7 @@ def test_memory_outside_the_viewed_tensor_is_not_computed_with(fields, gpu, tmp_
     ],
 )
 def test_what_no_constructor_makes_is_not_computed(fields, gpu, tmp_path):
-    """Kernels rely on it: several of these read and wrote beyond their tensors."""
+    """Kernels check only a part of what constructors ensure."""
     data = plan_data("product", gpu)
     with AsRecorded(read(data, tmp_path)) as recorded:
         assert recorded.observe(read(data, tmp_path)).left_out == ""
