@@ -105,9 +105,10 @@ def dumps(text: str) -> list[list[SplitLine]]:
     found: list[list[SplitLine]] = []
     if not isinstance(text, str):
         raise TypeError(f"a log: expected its text, a str, got {type(text).__name__}")
-    text = text.encode("utf-8", "replace").decode()  # without lone surrogates
     line, read, is_piece, is_followed = "", None, False, True
     for number, line in lines(text):
+        if not line.isascii():  # JSON can have lone surrogates, too
+            line = line.encode("utf-8", "replace").decode()
         try:
             read = _read(line, found)
         except ValueError as error:

@@ -122,12 +122,15 @@ def _check_in_plan(run: Recorded, scheduler: SchedulerRecord, i: int, event: Run
     splits = run.plans[index].splits
     if event.split >= len(splits):
         raise ValueError(f"event {i} is of split {event.split} of {len(splits)}")
-    n_inputs = len(splits[event.split].inputs)
+    split = splits[event.split]
+    n_inputs = len(split.inputs)
     if event.kind == COPY and not 0 <= event.input < n_inputs:
         raise ValueError(f"event {i} is of input {event.input} of {n_inputs}")
-    n_nodes = len(run.plans[index].nodes)
-    if event.kind == NODES and not 0 <= event.first < event.last <= n_nodes:
-        raise ValueError(f"event {i} is of nodes {event.first} to {event.last} of {n_nodes}")
+    if event.kind == NODES and not split.start <= event.first < event.last <= split.end:
+        raise ValueError(
+            f"event {i} is of nodes {event.first} to {event.last}, and its split has "
+            f"{split.start} to {split.end}"
+        )
 
 
 # --- the published schema
