@@ -411,3 +411,12 @@ def test_the_words_of_the_error_do_not_grow_with_the_log():
     with pytest.raises(ValueError) as error:
         ggml.Plan.from_debug_log(f"## SPLIT #0: CPU # 0 inputs\n{line}\n")
     assert len(str(error.value)) < 300
+
+
+def test_lone_surrogates_in_lines_of_json_are_replaced():
+    """They are in no file as text, but JSON can write them; a plan with one could not be saved."""
+    rows = [json.dumps({"msg": line}) for line in DUMP.split("\n")]
+    (name,) = {b.name for b in ggml.Plan.from_debug_log(DUMP).backends[:1]}
+    plan = ggml.Plan.from_debug_log("\n".join(rows).replace(name, f"{name[:-1]}\\ud800"))
+    assert plan.backends[0].name == f"{name[:-1]}?" and plan.unknown
+    json.dumps(plan.to_json()).encode()

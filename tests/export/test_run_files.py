@@ -112,6 +112,7 @@ def test_json_is_the_run(run, tmp_path):
         (lambda d: d["events"]["split"].__setitem__(1, 7), "event 1 is of split 7 of 2"),
         (lambda d: d["events"]["start"].__setitem__(1, 0.5), "expected whole numbers"),
         (lambda d: d["events"]["last"].__setitem__(1, 7000), "event 1 is of nodes 0 to 7000"),
+        (lambda d: d["events"]["split"].__setitem__(1, 1), "of nodes 0 to .*, and its split has"),
         (lambda d: d["events"]["first"].pop(), "is a damaged run"),
         (lambda d: d["schedulers"][0]["plans"].__setitem__(0, 9), "compute 0 has plan 9"),
         (lambda d: d["plans"][0].update(leafs=[-5]), "a plan of .* is a damaged plan"),
