@@ -1,7 +1,8 @@
 """Builds upstream's libllama and llama-bench, and our cffi module, on a finished build of ggml.
 
 The result is a folder of its own, `llama/<key>` of the cache, with libllama, upstream's common
-library, `llama-bench` and `_llama`. A process loads `_llama` after that build of ggml.
+library, `llama-bench`, our `llama-chat` and `_llama`, which a process loads after that build of
+ggml.
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ from vendor.report import BuildError, say, step, writing
 PROOF = "llama.json"
 FOLDER = "llama"  # of the cache, and of a build that has it with it
 _MAKERS = ("llama.py", "llama_edits.py", "edit.py", "instrument.py", "headers.py", "bindgen.py")
-_SHARED = ("guard.h", "shared.h", "shared_client.cpp", "module_client.h", "pins.h")
+_SHARED = (
+    "guard.h", "shared.h", "shared_client.cpp", "module_client.h", "pins.h", "quant_tables.h",
+)  # fmt: skip
 _FLAGS = (
     "CMAKE_BUILD_TYPE", "CMAKE_C_FLAGS", "CMAKE_CXX_FLAGS", "CMAKE_C_FLAGS_RELWITHDEBINFO",
     "CMAKE_CXX_FLAGS_RELWITHDEBINFO",
@@ -136,7 +139,7 @@ def _build(
         "LLAMA_BUILD_COMMIT": proof["key"],
         **flags,
     }, jobs)  # fmt: skip
-    tree.compile(("_llama", "llama-bench"), jobs)
+    tree.compile(("_llama", "llama-bench", "llama-chat"), jobs)
     tree.install(stage)
 
 

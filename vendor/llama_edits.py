@@ -1,4 +1,5 @@
-"""Edits of libllama: plans from a file's header alone, who may look inside, and command lines.
+"""Edits of libllama: plans from a file's header alone, who may look inside, command lines, and text
+that may be long or hostile.
 
 Upstream's `no_alloc` loads a model without its weights, but only with `load_mode` none, which puts
 weights elsewhere than `mmap`, the usual mode: into a GPU's host memory. With these edits it plans
@@ -122,6 +123,79 @@ _ARG = (
     ),
 )
 
+# Text is tokenised on any thread, and may be the user's megabytes (llama_steps.h).
+_STEPS = Edit(
+    "steps of tokenising", '#include "unicode.h"\n', '#include "llama_steps.h"\n', after=True
+)
+_VOCAB = (
+    _STEPS,
+    Edit(  # as many as needed each time: each call would copy all that there are
+        "bytes without a token",
+        "            output.reserve(output.size() + symbol.n);\n",
+        "",
+        replace=True,
+        optional=True,
+    ),
+    Edit(
+        "a step for each look at the vocabulary",
+        "llama_token llama_vocab::text_to_token(const std::string & text) const {\n",
+        "    gpl_step();\n",
+        after=True,
+    ),
+    Edit(
+        "a step for each special token in the text",
+        "                    auto source = std::distance(buffer.begin(), it);\n",
+        "                    gpl_step();\n",
+    ),
+)
+_SPLIT = "bpe_offsets = unicode_regex_split_stl("
+_UNICODE = (
+    _STEPS,
+    Edit(
+        "a step for each character of an expression",
+        "    using BidirIt = typename std::basic_string<CharT>::const_iterator;\n",
+        "    using BidirIt = gpl_place<CharT>;\n",
+        replace=True,
+        optional=True,  # releases before 0.25 have one function for each kind of text
+    ),
+    *(
+        Edit(
+            f"stack of an expression on {text}",
+            f"                {_SPLIT}{text}, {given}, bpe_offsets);\n",
+            f"                gpl_on_stack({text}.size(), [&] {{\n"
+            f"                    {_SPLIT}{text}, {given}, bpe_offsets);\n"
+            "                });\n",
+            replace=True,
+        )
+        for text, given in (("text_collapsed", "regex_expr_collapsed"), ("wtext", "wregex_expr"))
+    ),
+)
+
+# llama-chat has no model: it is told what the vocabulary adds.
+_CHAT = (
+    Edit(
+        "what the vocabulary adds",
+        "common_chat_templates_ptr common_chat_templates_init(",
+        "__attribute__((weak)) extern bool gpl_adds[2];\n\n",
+    ),
+    *(
+        Edit(
+            f"whether the vocabulary adds {token}",
+            f"    bool        add_{token}   = false;\n",
+            f"    bool        add_{token}   = gpl_adds != nullptr && gpl_adds[{i}];\n",
+            replace=True,
+        )
+        for i, token in enumerate(("bos", "eos"))
+    ),
+    Edit(  # a copy of it is a plain std::exception without the words
+        "why a template is not parsed",
+        "or using another chat template\\n\", __func__);\n        throw e;\n",
+        "or using another chat template\\n\", __func__);\n        throw;\n",
+        replace=True,
+        optional=True,
+    ),
+)
+
 _STATES = "ggml_backend_alloc_ctx_tensors_from_buft(ctx.get(), buft);\n        if (!buf) {\n"
 _SIZES = "    for (const auto & [_, buf] : ctxs_bufs) {\n"
 _SIZE = "] += ggml_backend_buffer_get_size(buf.get());\n"
@@ -154,5 +228,8 @@ EDITS: dict[str, tuple[Edit, ...]] = {
         "buft",
         f"        ggml_backend_buffer_type_t buft = {_OF_TYPE};\n",
     ),
+    "src/llama-vocab.cpp": _VOCAB,
+    "src/unicode.cpp": _UNICODE,
     "common/arg.cpp": _ARG,
+    "common/chat.cpp": _CHAT,
 }

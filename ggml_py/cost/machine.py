@@ -8,7 +8,8 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, NoReturn, get_args, get_origin
 
-from ..files.reading import read_file
+from ..files.bounds import MACHINE
+from ..files.reading import parse_json, read_file
 from ..files.writing import write_whole
 from ..trace.fields import fields_of
 from ..typed import typed
@@ -16,7 +17,6 @@ from .sample import SPLIT, Sample
 
 KIND, VERSION = "ggml_py machine", 1
 SIMULATED = "simulated"  # how the description of a simulated device begins
-_MOST = 64 << 20  # bytes of a file
 _MOST_NUMBER = 10**18  # in it
 
 
@@ -185,10 +185,10 @@ class Machine:
     def load(path: str | Path) -> Machine:
         """Reads a file that `save` wrote. Raises OSError, and ValueError for anything else: another
         kind of file, a newer version, a damaged one."""
-        content = read_file(path, _MOST)
+        content = read_file(path, MACHINE)
         try:
-            data = json.loads(content)
-        except (ValueError, RecursionError):
+            data = parse_json(content)
+        except ValueError:
             data = None
         if not isinstance(data, dict) or data.get("kind") != KIND:
             raise ValueError(

@@ -13,6 +13,9 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from ..files import bounds
+from ..files.reading import check_lines
+
 BEGIN = ("## SPLIT #", "node #")
 _OURS = re.compile(r"## SPLIT #\d+: |node #\s*\d+ \(")
 # Colours, also as rsyslog, `cat -v` and repr() write them.
@@ -23,7 +26,7 @@ _MARK = re.compile(r"\d+\.\d\d\.\d{3}\.\d{3} [DIWE] ")
 _START = re.compile(r'\{\s*"|\[\s*[{\["]|(?<![=\w"\\])"')
 _PAIR = re.compile(r'(?<![\w.-])([\w.-]+)=("(?:[^"\\\n]|\\.)*")')  # of logfmt: msg="…"
 _NEWLINE = re.compile(r"\r\n|[\r\n]")
-_ESCAPED = re.compile(r"(?:\\r)?\\n(?=(?:\\n|\\r)*(?:## SPLIT #|node #)|$)", re.MULTILINE)
+_ESCAPED = re.compile(r"(?:\\r)?\\n(?=(?:\\n|\\r){0,32}(?:## SPLIT #|node #)|$)", re.MULTILINE)
 _MOST_LAYERS = 4  # of JSON in JSON
 # Attempts at text that only begins like JSON: on one line, and over several, which takes time.
 _MOST_ON_A_LINE, _MOST_FAILURES = 50, 200
@@ -48,8 +51,9 @@ def lines(text: str) -> Iterator[tuple[int, str]]:
             break
         text = _ANSI.sub("", unwrapped)
     text = _ESCAPED.sub("\n", text)
+    check_lines(text, "the log")
     for number, line in enumerate(_NEWLINE.split(text), 1):
-        yield number, _MARK.sub("", line)
+        yield number, _MARK.sub("", line[: bounds.LINE])  # longer ones are of something else
 
 
 def _unwrapped(text: str) -> str:

@@ -17,6 +17,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from ..files import bounds
+from ..files.reading import check_lines
 from ..trace.answers.excerpt import mark
 from ..trace.answers.match import AUTOMATIC, without_number
 from ..trace.causes import EXAMPLES, PATTERN
@@ -267,6 +269,7 @@ def parse(text: str) -> tuple[list[str], list[Row], Provenance]:
     `PageError`."""
     if not text.isascii():
         text = text.encode("utf-8", "replace").decode()  # without lone surrogates
+    check_lines(text, "the page", bounds.LINE)
     lines = text.split("\n")
     head = lines[0].rsplit(" ", 1)
     if head[0] != MAGIC:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import codecs
+import json
 import os
 import stat
+import zlib
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
-MOST = 1 << 30  # bytes of a file; a node of a plan takes about 700
-# Files of /proc report a size of 0, and some never end.
-_MOST_WITHOUT_SIZE = 64 << 20
+from . import bounds
+
 _MARKS = (
     ("utf-8", codecs.BOM_UTF8), ("utf-32", codecs.BOM_UTF32_LE), ("utf-32", codecs.BOM_UTF32_BE),
     ("utf-16", codecs.BOM_UTF16_LE), ("utf-16", codecs.BOM_UTF16_BE),
@@ -26,14 +27,21 @@ _KINDS = {
 _OPEN_ALREADY = ("/dev/stdin", "/dev/fd/", "/proc/self/fd/")  # our parent writes to these
 
 
-def read_file(path: str | os.PathLike[str], most: int = MOST) -> bytes:
+def read_file(path: str | os.PathLike[str], most: int | None = None) -> bytes:
     """All bytes of a file. A pipe is read only if the shell opened it (`<(…)`, /dev/stdin).
 
-    Raises OSError as `open` does, ValueError if it is not a file or has more than `most` bytes. It
-    neither blocks on nor fills memory with such files.
+    Raises OSError as `open` does, ValueError if it is not a file or has more than `most` bytes
+    (`bounds.TEXT`). It neither blocks on nor fills memory with such files.
     """
+    most = bounds.TEXT if most is None else most
     with open_file(path) as file:
-        return read_most(file, os.fspath(path), most)
+        now = os.fstat(file.fileno())
+        if stat.S_ISREG(now.st_mode) and now.st_size == 0:
+            most = min(most, bounds.WITHOUT_SIZE)
+        try:
+            return read_most(file, os.fspath(path), most, now.st_size)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, os.fspath(path)) from None
 
 
 def open_file(path: str | os.PathLike[str]) -> BinaryIO:
@@ -53,14 +61,12 @@ def open_file(path: str | os.PathLike[str]) -> BinaryIO:
         raise
 
 
-def read_most(file: BinaryIO, name: str, most: int = MOST) -> bytes:
-    """The rest of an open file. Raises ValueError for more than `most` bytes."""
-    now = os.fstat(file.fileno())
-    if stat.S_ISREG(now.st_mode) and now.st_size == 0:
-        most = min(most, _MOST_WITHOUT_SIZE)
+def read_most(file: BinaryIO, name: str, most: int, size: int = 0) -> bytes:
+    """The rest of an open file, or of a pipe. Raises ValueError for more than `most` bytes; `size`:
+    that it says it has."""
     pieces: list[bytes] = []
     n = 0
-    while max(n, now.st_size) <= most:
+    while max(n, size) <= most:
         piece = file.read(_PIECE)
         if piece is None:  # such as /proc/kmsg and trace_pipe
             raise ValueError(f"{name} waits for data still to come: expected a file that ends")
@@ -68,7 +74,48 @@ def read_most(file: BinaryIO, name: str, most: int = MOST) -> bytes:
             return b"".join(pieces)
         pieces.append(piece)
         n += len(piece)
-    raise ValueError(f"{name} has more than {most >> 20:,} MiB, the most that is read from a file")
+    raise ValueError(
+        f"{name} has more than {most >> 20:,} MiB, the most that is read of such a file"
+    )
+
+
+def decompressed(content: bytes) -> bytes:
+    """The content of a file, decompressed if it was compressed with gzip.
+
+    Raises ValueError if it is damaged, or larger than any plan: even a small file can be."""
+    pieces: list[bytes] = []
+    left = bounds.TEXT + 1
+    while content.startswith(b"\x1f\x8b") and left and len(pieces) < bounds.MEMBERS:
+        member = zlib.decompressobj(zlib.MAX_WBITS | 16)
+        try:
+            pieces.append(member.decompress(content, left))
+        except zlib.error as error:
+            raise ValueError(f"its compression is damaged: {error}") from None
+        left -= len(pieces[-1])
+        if left and not member.eof:
+            raise ValueError("its compression is damaged: it ends early")
+        content = member.unused_data
+    if not left:
+        raise ValueError(f"more than {bounds.TEXT >> 20:,} MiB when decompressed")
+    if pieces and content.strip(b"\0"):
+        raise ValueError(f"its compression is damaged: {len(content):,} bytes come after its end")
+    return b"".join(pieces) if pieces else content
+
+
+def parse_json(content: bytes) -> Any:
+    """The data in a JSON file, which may be compressed. Raises ValueError, also if it would take
+    more memory than any plan does."""
+    try:
+        content = decompressed(content)
+        count = content.count
+        n = count(b",") + count(b"[") + count(b"{") + 3 * count(b":")  # keys take more memory
+        if n <= bounds.VALUES:
+            return json.loads(content)
+    except RecursionError:
+        raise ValueError("its lists are nested too deeply") from None
+    except ValueError as error:
+        raise ValueError(f"not valid JSON ({error})") from None
+    raise ValueError(f"it has about {n:,} values, expected at most {bounds.VALUES:,}")
 
 
 def in_utf8(content: bytes, errors: str = "replace") -> bytes:
@@ -90,6 +137,20 @@ def decoded(content: bytes, name: str | os.PathLike[str]) -> str:
     except UnicodeDecodeError as error:
         at = f"byte {error.start} is {error.object[error.start]:#04x}"
         raise ValueError(f"{name} is not {error.encoding.upper()}: {at}. {_SAVE}") from None
+
+
+def check_lines(text: str, name: str, most: int = bounds.TEXT) -> None:
+    """Raises ValueError for a text with more lines than any has, or with a line of more than `most`
+    characters."""
+    if (n := text.count("\n")) > bounds.LINES:
+        raise ValueError(f"{name} has {n:,} lines, expected at most {bounds.LINES:,}")
+    at = 0
+    while len(text) - at > most:
+        end = text.rfind("\n", at, at + most)
+        if end < 0:
+            line = text.count("\n", 0, at) + 1
+            raise ValueError(f"line {line} of {name} has more than {most:,} characters")
+        at = end + 1
 
 
 def is_unmarked(content: bytes) -> bool:

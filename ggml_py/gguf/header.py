@@ -11,6 +11,7 @@ from typing import BinaryIO, NoReturn
 from .. import enums
 from ..boundary.ffi import lib, text
 from ..errors import GgufError
+from ..files.bounds import HEADER, HEADER_STRINGS
 from ..files.kinds import N_HEAD, kind_of
 
 ADVICE = "Get the file again, or convert the model again"
@@ -42,7 +43,7 @@ class HeaderCheck:
     # before it reads the first, and copies them (gguf_read_emplace_helper): eight times the bytes
     # that a false count claims. A tensor costs 344 bytes (more while the vector grows) and 368 in
     # the context, for 24 in the file.
-    MAX_ITEMS, MAX_STRINGS = 1 << 22, 1 << 20
+    MAX_ITEMS = 1 << 22
     MAX_TENSORS, MAX_KV = 1 << 17, 1 << 16
     MAX_STRING = 1 << 28
 
@@ -54,6 +55,7 @@ class HeaderCheck:
         self.start = 0  # where the window begins in the file
         self.at = 0
         self.alignment = 32
+        self.n_strings = 0  # in arrays
 
     def fail(self, what: str) -> NoReturn:
         raise GgufError(f"{self.path} cannot be read as GGUF: {what}. {ADVICE}")
@@ -69,6 +71,7 @@ class HeaderCheck:
             if self.at + n > self.size:
                 self.ends(what, n)
             self.file.seek(self.at)
+            self.check_end()
             self.window, self.start, at = self.file.read(max(n, self.WINDOW)), self.at, 0
             if len(self.window) < n:
                 self.ends(what, n)
@@ -79,6 +82,11 @@ class HeaderCheck:
         if self.at + n > self.size:
             self.ends(what, n)
         self.at += n
+        self.check_end()
+
+    def check_end(self) -> None:
+        if self.at > HEADER:
+            self.fail(f"its header has more than {HEADER >> 20} MiB")
 
     def number(self, kind: struct.Struct, what: str) -> int:
         at = self.take(kind.size, what)
@@ -187,7 +195,9 @@ class HeaderCheck:
         """Steps over `n` strings. Without calls: a vocabulary has hundreds of thousands."""
         if self.at + 8 * n > self.size:
             self.ends(what, 8 * n)
-        self.limit(n, self.MAX_STRINGS, f"{what} is an array of strings of length")
+        self.n_strings += n
+        said = f"with {what}, the strings of its arrays are"
+        self.limit(self.n_strings, HEADER_STRINGS, said)
         unpack, window, at = _U64.unpack_from, self.window, self.at - self.start
         for i in range(n):
             try:

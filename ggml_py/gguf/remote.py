@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,15 +18,12 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from ..errors import GgufError
+from ..files import bounds
 from .reader import Gguf
 
 PIECE = 1 << 20  # bytes of the first range; each further one is twice as long
 _MOST_PIECE = 16 << 20
 _TRIES = 4
-_SECONDS = 30  # without an answer
-_MOST_HEADER = 512 << 20  # bytes: the largest header that is known has 20 MiB
-_MOST_PARTS = 1000  # of a split model
-_SLOWEST = 4096  # bytes per second, over `_SECONDS` and more
 _SECRET = re.compile(r"(?i)((?:^|&)[^=&]*(?:token|sig|key|secret|passw|auth|cred)[^=&]*)=[^&]*")
 _PART = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$")
 
@@ -98,10 +96,10 @@ def _others(address: str) -> list[str]:
     found = _PART.search(urlsplit(address).path)
     if found is None or int(found[1]) != 1:
         return []
-    if int(found[2]) > _MOST_PARTS:
+    if int(found[2]) > bounds.PARTS:
         raise GgufError(
             f"{shown(address)}: its name says {int(found[2]):,} parts, expected at most "
-            f"{_MOST_PARTS:,}"
+            f"{bounds.PARTS:,}"
         )
     return [
         address.replace(found[0], f"-{i:05}-of-{found[2]}.gguf")
@@ -124,9 +122,9 @@ def _fetch(address: str, path: Path, progress: Progress | None) -> None:
                 progress(have, total)
             if have >= total or _is_complete(path):
                 break
-            if have >= _MOST_HEADER:
+            if have >= bounds.HEADER:
                 raise GgufError(
-                    f"{shown(address)}: its header does not end within {_MOST_HEADER >> 20:,} MiB"
+                    f"{shown(address)}: its header does not end within {bounds.HEADER >> 20:,} MiB"
                 )
             piece = min(2 * piece, _MOST_PIECE)
         file.truncate(total)
@@ -153,7 +151,7 @@ def _range(session: Any, address: str, start: int, end: int, total: int) -> tupl
     for _ in range(_TRIES):
         headers = {"Range": f"bytes={start + len(got)}-{end - 1}", "Accept-Encoding": "identity"}
         try:
-            with session.get(address, headers=headers, stream=True, timeout=_SECONDS) as answer:
+            with _answer(session, address, headers, name) as answer:
                 total = _total(answer, name, start + len(got), total)
                 wanted = min(end, total) - start
                 for part in _parts(answer.raw, name):
@@ -168,6 +166,32 @@ def _range(session: Any, address: str, start: int, end: int, total: int) -> tupl
     raise GgufError(f"{name} cannot be read ({_TRIES} tries): {last}")
 
 
+def _answer(session: Any, address: str, headers: dict[str, str], name: str) -> Any:
+    """The server's answer, before its body. It has `bounds.SECONDS` for all of it: the limit of
+    requests is for each byte. Raises `GgufError`, and what requests raises."""
+    from requests.exceptions import Timeout
+
+    found: list[Any] = []
+
+    def ask() -> None:
+        try:
+            options: Any = {"headers": headers, "stream": True, "timeout": bounds.SECONDS}
+            found.append(session.get(address, **options))
+        except BaseException as error:
+            found.append(error)
+
+    asking = threading.Thread(target=ask, daemon=True)
+    asking.start()
+    asking.join(bounds.SECONDS)
+    if not found or isinstance(found[0], Timeout):
+        raise GgufError(
+            f"{name}: its server has not answered within {bounds.SECONDS} s: try again later"
+        )
+    if isinstance(found[0], BaseException):
+        raise found[0]
+    return found[0]
+
+
 def _parts(body: Any, name: str) -> Iterator[bytes]:
     """The bytes of an answer, as they come. Raises `GgufError` if they come too slowly."""
     read = getattr(body, "read1", None) or (lambda _n: body.read(4096))  # urllib3 before 2.1
@@ -176,10 +200,10 @@ def _parts(body: Any, name: str) -> Iterator[bytes]:
         n += len(part)
         yield part
         took = time.monotonic() - began
-        if took > _SECONDS and n < _SLOWEST * took:
+        if took > bounds.SECONDS and n < bounds.SLOWEST * took:
             raise GgufError(
-                f"{name}: {n:,} bytes came in {took:.0f} s, expected at least {_SLOWEST:,} in a "
-                "second: try again later, or download the model"
+                f"{name}: {n:,} bytes came in {took:.0f} s, expected at least {bounds.SLOWEST:,} "
+                "in a second: try again later, or download the model"
             )
 
 

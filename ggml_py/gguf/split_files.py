@@ -6,8 +6,7 @@ import re
 from pathlib import Path
 
 from ..errors import GgufError
-
-_MAX_PARTS = 65535  # split.count is u16
+from ..files.bounds import PARTS
 
 
 def paths_of(path: Path, no: object, count: object) -> tuple[Path, ...]:
@@ -18,8 +17,13 @@ def paths_of(path: Path, no: object, count: object) -> tuple[Path, ...]:
     """
     if not isinstance(count, int) or count < 2:
         return (path,)
+    if count > PARTS:
+        raise GgufError(
+            f"{path} says that it is one of {count:,} parts of a split model (split.count), "
+            f"expected at most {PARTS:,}"
+        )
     name = re.fullmatch(r"(.*)-(\d{5})-of-(\d{5})\.gguf", path.name, re.DOTALL)
-    if count > _MAX_PARTS or name is None or int(name[3]) != count:
+    if name is None or int(name[3]) != count:
         raise GgufError(
             f"{path} is one of {count:,} parts of a split model (split.count), but its name is "
             f"not NAME-00001-of-{count:05}.gguf, so the others cannot be found. Rename it back"

@@ -15,6 +15,7 @@ from .. import enums
 from ..boundary.arguments import describe
 from ..boundary.ffi import NULL, ffi, lib
 from ..errors import ArgumentError, GgufError
+from ..files.bounds import HEADER_STRINGS
 from ..files.writing import whole_file
 from ..graphs.context import Context
 from ..tensors.convert import TypeLike, check_part, check_shape, encode, type_of
@@ -171,7 +172,7 @@ class _Header:
             lib.gguf_set_val_str(self._ptr, name, _string(key, value))
         elif isinstance(value, list | tuple | np.ndarray):
             if _is_text(value):
-                _limit(key, len(value), HeaderCheck.MAX_STRINGS)
+                _limit(key, len(value), HEADER_STRINGS)
                 texts = [ffi.new("char[]", _string(key, str(item))) for item in value]
                 lib.gguf_set_arr_str(self._ptr, name, texts, len(texts))
                 return

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 _CHANGING, _SAVING = "being changed", "being saved"
 _END = -1  # a position: the end of a sequence
+_MOST_TOKENS = 1 << 24  # that are saved with a sequence
 _STATE_HEAD = 8  # bytes of a state in memory that a file does not have: a mark, the sequence
 
 
@@ -211,7 +212,7 @@ class SequenceCalls(Model):
         if not stat.S_ISREG(found.st_mode):
             raise ModelError(f"{os.fspath(path)}: expected the file of a sequence (save_seq)")
         with self._replacing(self._seq(seq), os.fspath(path)) as (context, seq):
-            ffi, most = context.ffi, found.st_size // 4
+            ffi, most = context.ffi, min(found.st_size // 4, _MOST_TOKENS)
             ids, n = ffi.new("llama_token[]", most + 1), ffi.new("size_t *")
             args = (context.ptr, os.fsencode(path), seq, ids, most, n)
             _all_taken(int(context.lib.llama_state_seq_load_file(*args)), found.st_size)

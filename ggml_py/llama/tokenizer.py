@@ -14,6 +14,7 @@ from ..errors import ModelError
 from ..gguf.header_file import whole
 from ..gguf.reader import Gguf
 from ..typed import typed
+from .chat_template import rendered
 from .library import Library, library
 from .native import LlamaHandle, load_model
 
@@ -137,8 +138,11 @@ class Tokenizer:
     @property
     def chat_template(self) -> str | None:
         """The model's chat template, jinja. C: llama_model_chat_template"""
+        return self._template(NULL)
+
+    def _template(self, name: Any) -> str | None:
         with self._asking() as (lib, _vocab):
-            found = lib.llama_model_chat_template(self._model.ptr, NULL)
+            found = lib.llama_model_chat_template(self._model.ptr, name)
             return None if found == NULL else text(found)
 
     def chat(
@@ -152,35 +156,21 @@ class Tokenizer:
 
         Raises `ModelError` for a template that fails. C++: common_chat_templates_apply
         """
-        ffi = self._library.ffi
-        kept, rows = [], ffi.new("struct llama_chat_message[]", max(1, len(messages)))
+        texts: list[bytes] = []
         for i, message in enumerate(messages):
             if not {"role", "content"} <= set(message):
                 raise ModelError(f'a message is {{"role": ..., "content": ...}}, got {message!r}')
             names = {key: f"{key} of message {i}" for key in ("role", "content")}
-            pair = [ffi.new("char[]", c_text(name, message[key])) for key, name in names.items()]
-            kept.append(pair)
-            rows[i].role, rows[i].content = pair
-        given = NULL if template is None else ffi.new("char[]", c_text("template", template))
-        room = 4096
-        while True:
-            out = ffi.new("char[]", room)
-            with self._asking() as (lib, _vocab):
-                try:
-                    n = lib.gpl_chat(
-                        self._model.ptr,
-                        given,
-                        rows,
-                        len(messages),
-                        add_generation_prompt,
-                        out,
-                        room,
-                    )
-                except Exception as error:
-                    raise ModelError(f"the chat template fails: {error}") from None
-            if n <= room:
-                return bytes(ffi.buffer(out, n)).decode("utf-8", "replace")
-            room = n
+            texts += (c_text(name, message[key]) for key, name in names.items())
+        with self._asking() as (lib, vocab):
+            adds = lib.llama_vocab_get_add_bos(vocab), lib.llama_vocab_get_add_eos(vocab)
+        own = self.chat_template or self._template(b"tool_use") or "chatml"
+        ends = (b"" if token is None else self.piece(token) for token in (self.bos, self.eos))
+        return rendered(
+            self._library.folder,
+            (add_generation_prompt, *adds),
+            (c_text("template", template or own), *ends, *texts),
+        )
 
     def _check_there(self) -> None:
         if not self._n:

@@ -36,6 +36,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple, TextIO
 
 from .. import enums
+from ..files.bounds import TABLE
 from ..files.reading import in_utf8, read_file
 from ..files.writing import write_whole
 from ..sim.profiles.call import CUSTOM_OPS, Call, recorded_call
@@ -165,7 +166,7 @@ def read_op_tests(
     reader would take for zeros or cut off. Raises OSError if the file cannot be read.
     """
     op_names, type_names = _op_names(ops), _type_names(types)
-    lines = in_utf8(read_file(path)).decode("utf-8", "replace").split("\n")
+    lines = in_utf8(read_file(path, TABLE)).decode("utf-8", "replace").split("\n")
     if lines[-1]:
         raise ValueError(f"{path}, line {len(lines)}: it is cut off: expected the line's end")
     found = []

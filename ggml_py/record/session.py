@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from ..export.json.check import check
+from ..files.bounds import RECORD
 from ..files.damage import INTERNAL, said
 from ..files.reading import read_file
 from ..plan import Plan
@@ -353,7 +354,6 @@ _CHUNKS = {
     "seen": "counts of plans", "allc": "memory laid out again", "runs": "computes",
 }  # fmt: skip
 _NAMED = 8  # damaged plans in a sentence
-_MOST = 1 << 36  # bytes of a record
 
 # Arrays of struct gp_plan with another tag than their name.
 _TAGS = {
@@ -422,7 +422,7 @@ class Record:
     @typed
     def read(cls, path: Path | str) -> Record:
         """Reads a record. Raises ValueError if the file is none, or if nothing of it is whole."""
-        content = read_file(path, _MOST)
+        content = read_file(path, RECORD)
         if not content.startswith(stream.MAGIC):
             raise ValueError(f"{path} is not a record that `ggml-py record` wrote")
         return cls(path, content)

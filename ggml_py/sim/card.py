@@ -14,6 +14,7 @@ from typing import Any
 
 from ..boundary.ffi import BUILD, NULL, ffi, lib, text
 from ..errors import ArgumentError, NotBuiltError
+from ..files.bounds import TABLE
 from ..files.reading import decoded, read_file
 from ..graphs.context import Context
 from ..graphs.node import node_of_call
@@ -205,7 +206,7 @@ def card_of_file(path: Path, changes: Mapping[str, object] | None = None) -> Car
     Raises `ArgumentError` for another file, otherwise as `card_profile`.
     """
     try:
-        said = decoded(read_file(path), "it")
+        said = decoded(read_file(path, TABLE), "it")
         read = vulkaninfo.read(said)
     except (ArgumentError, ValueError) as error:
         raise ArgumentError(f"{path}: {error}") from error

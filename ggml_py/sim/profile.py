@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ArgumentError
-from ..files.reading import decoded, read_file
+from ..files import bounds
+from ..files.reading import check_lines, decoded, read_file
 from ..typed import typed
 from .profiles.call import VIEWS, Call, Operand, block_size, recorded_call
 
@@ -151,7 +152,9 @@ def _read(path: Path) -> dict[str, bool]:
     """The answers by op and parameters, in lower case. An op with different answers is no."""
     found: dict[str, bool] = {}
     try:
-        with io.StringIO(decoded(read_file(path), "it"), newline="") as file:
+        text = decoded(read_file(path, bounds.TABLE), "it")
+        check_lines(text, "it", bounds.LINE)
+        with io.StringIO(text, newline="") as file:
             table = csv.DictReader(file)
             missing = [one for one in _COLUMNS if one not in (table.fieldnames or ())]
             if missing:

@@ -19,6 +19,7 @@ from click.testing import CliRunner
 import ggml_py as ggml
 from ggml_py.cli import cli
 from ggml_py.cli.shared.source import Source
+from ggml_py.files import bounds
 from ggml_py.files import reading as _read_file
 from ggml_py.sim.profile import Profile
 
@@ -117,9 +118,7 @@ def test_what_grows_while_it_is_read_is_bounded(tmp_path, monkeypatch):
 
 def test_a_bomb(tmp_path, monkeypatch):
     """A megabyte that asks for a gigabyte."""
-    from ggml_py.export.json import plan_file as to_json
-
-    monkeypatch.setattr(to_json, "MOST", 1 << 24)
+    monkeypatch.setattr(bounds, "TEXT", 1 << 24)
     (tmp_path / "p.json.gz").write_bytes(gzip.compress(bytes(1 << 25)))
     with pytest.raises(ValueError, match=r"p.json.gz .*more than 16 MiB when decompressed"):
         ggml.Plan.from_json(tmp_path / "p.json.gz")

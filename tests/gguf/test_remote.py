@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from ggml_py import GgufError
+from ggml_py.files import bounds
 from ggml_py.gguf import remote
 from ggml_py.models.synthetic import LlamaSpec, write_llama
 
@@ -25,7 +26,7 @@ def refused(address, match):
 
 
 def test_a_server_that_is_too_slow(folder, monkeypatch):
-    monkeypatch.setattr(remote, "_SECONDS", 0.5)
+    monkeypatch.setattr(bounds, "SECONDS", 0.5)
     with serving(folder, "slow") as (address, _server):
         refused(address, r"model.gguf: [1-9] bytes came in [01] s, expected at least 4,096 in")
 
@@ -37,7 +38,7 @@ def test_a_server_that_compresses_what_it_sends(folder):
 
 def test_a_header_that_never_ends(folder, monkeypatch):
     monkeypatch.setattr(remote, "PIECE", 1000)
-    monkeypatch.setattr(remote, "_MOST_HEADER", 2000)
+    monkeypatch.setattr(bounds, "HEADER", 2000)
     with serving(folder) as (address, _server):
         refused(address, "model.gguf: its header does not end within 0 MiB")
 

@@ -1,10 +1,15 @@
-"""The tokenizer of a model that another thread closes."""
+"""The tokenizer of a model that another thread closes; long texts, and templates without an end."""
 
+import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
+from ggml_py import ModelError, write_gguf
+from ggml_py.files import bounds
+from ggml_py.llama import Tokenizer
 from ggml_py.models.synthetic import LlamaSpec
 
 pytestmark = pytest.mark.needs(release="default")
@@ -59,3 +64,81 @@ def test_another_thread_closes_its_model(name, model_file):
         capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
+
+
+SMALL = LlamaSpec(n_layer=1, n_embd=32, n_head=2, n_head_kv=2, n_ff=32, n_vocab=300)
+BOMBS = {
+    "{% for i in range(100000) %}{% for j in range(100000) %}{% endfor %}{% endfor %}":
+        f"it has not ended after {bounds.TEMPLATE_SECONDS} s of computing",
+    "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}": "it calls itself too often",
+    "{{" + "(" * 200_000: "nested too deeply",
+    "{% for %}": "Unexpected token",
+}  # fmt: skip
+
+
+@pytest.mark.thorough("cases", quick=2)
+@pytest.mark.parametrize("template", BOMBS, ids=["loops", "calls itself", "nested", "damaged"])
+def test_a_template_that_does_not_end(template, model_file):
+    with (
+        Tokenizer.open(model_file(SMALL)) as tokenizer,
+        pytest.raises(ModelError, match=f"the chat template fails: .*{BOMBS[template]}"),
+    ):
+        tokenizer.chat([{"role": "user", "content": "Hi"}], template)
+
+
+def test_a_template_gets_what_the_vocabulary_adds_and_any_text(model_file):
+    with Tokenizer.open(model_file(SMALL)) as tokenizer:
+        said = "a\0b\n\N{GRINNING FACE}"
+        template = "{{ bos_token }}|{{ bos_token }}{{ messages[0].content }}"
+        found = tokenizer.chat([{"role": "user", "content": said}], template)
+        assert found == f"|<s>{said}"  # upstream removes the first, which tokenize adds
+
+
+LONG = """
+import sys
+from ggml_py.llama import Tokenizer
+
+tokenizer = Tokenizer.open(sys.argv[1])
+print("begins", flush=True)
+messages = [{"role": "user", "content": "Hi"}]
+{"text": lambda: tokenizer.tokenize("Hi \U0001f600" * 3_000_000),
+ "template": lambda: tokenizer.chat(messages, sys.argv[3])}[sys.argv[2]]()
+"""
+
+
+@pytest.mark.parametrize("what", ["text", "template"])
+def test_ctrl_c_is_answered_meanwhile(what, model_file):
+    command = [sys.executable, "-c", LONG, str(model_file(SMALL)), what, next(iter(BOMBS))]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout.readline() == b"begins\n"
+        time.sleep(0.3)
+        process.send_signal(signal.SIGINT)
+        began = time.monotonic()
+        _out, said = process.communicate(timeout=30)
+        assert time.monotonic() - began < 2 and b"KeyboardInterrupt" in said, said
+
+
+def write_vocabulary(path, pre):
+    """A vocabulary of bytes, whose texts the regular expressions of `pre` split."""
+    shown = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [byte for byte in range(256) if byte not in shown]
+    letters = {byte: chr(byte) for byte in shown} | {b: chr(256 + i) for i, b in enumerate(others)}
+    a = letters[ord("a")]
+    tokens = [*letters.values(), a + a]
+    write_gguf(path, {
+        "general.architecture": "llama", "llama.context_length": 64, "llama.block_count": 1,
+        "llama.embedding_length": 32, "llama.feed_forward_length": 32,
+        "llama.attention.head_count": 2, "llama.attention.layer_norm_rms_epsilon": 1e-5,
+        "tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": pre,
+        "tokenizer.ggml.tokens": tokens, "tokenizer.ggml.merges": [f"{a} {a}"],
+    }, [])  # fmt: skip
+    return path
+
+
+@pytest.mark.parametrize("pre", ["gpt-4o", "bloom"])
+def test_a_long_word(pre, tmp_path):
+    """Upstream's std::regex calls itself for each character."""
+    with Tokenizer.open(write_vocabulary(tmp_path / "v.gguf", pre)) as tokenizer:
+        assert len(tokenizer.tokenize("a" * 100_000, add_special=False)) == 50_000
+        with pytest.raises(Exception, match="1024 MiB of stack for it"):
+            tokenizer.tokenize("a" * 10_000_000)

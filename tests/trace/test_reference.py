@@ -8,7 +8,7 @@ import jsonschema
 import pytest
 
 import ggml_py as ggml
-from ggml_py.export.json import plan_file as to_json
+from ggml_py.files import bounds
 from ggml_py.scheduler import capture
 from ggml_py.trace import reference
 
@@ -176,7 +176,7 @@ def test_a_file_that_asks_for_too_much_is_no_plan(tmp_path, monkeypatch):
     path.write_bytes(b"[" * 200_000)
     with pytest.raises(ValueError, match=r"p.json is not a plan: its lists are nested too deeply"):
         ggml.Plan.from_json(path)
-    monkeypatch.setattr(to_json, "MOST", 1 << 20)
+    monkeypatch.setattr(bounds, "TEXT", 1 << 20)
     path.write_bytes(gzip.compress(b" " * (2 << 20)))
     with pytest.raises(ValueError, match="more than 1 MiB when decompressed"):
         ggml.Plan.from_json(path)

@@ -7,9 +7,7 @@ has the kinds that each verb takes. `kinds` of an option are the kinds that the 
 from __future__ import annotations
 
 import inspect
-import json
 import sys
-import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cached_property, wraps
@@ -19,8 +17,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
+from ...files import bounds
 from ...files.kinds import LOG, MODEL, N_HEAD, PLAN, RECORD, RUN, SNAPSHOT, FileKind, kind_of
-from ...files.reading import MOST, UNMARKED, in_utf8, is_unmarked, open_file, read_most
+from ...files.reading import (
+    UNMARKED,
+    decompressed,
+    in_utf8,
+    is_unmarked,
+    open_file,
+    parse_json,
+    read_file,
+    read_most,
+)
 from ...llama.options import TABLE
 from ...trace.names import counted
 from . import records
@@ -172,8 +180,8 @@ class Source:
         from ...export.json import plan_file as to_json
         from ...export.json import run_file as run_json
 
-        with suppress(ValueError, RecursionError):
-            data = json.loads(content)
+        with suppress(ValueError):
+            data = parse_json(content)
             if isinstance(data, dict) and data.get("kind") == run_json.KIND:
                 return RUN
         to_json.parse(content, str(self))
@@ -201,11 +209,9 @@ class Source:
         raw = self._read()
         if kind_of(raw[:_N_MAGIC]) in (MODEL, RECORD):
             return raw[:_N_MAGIC]
-        from ...export.json.plan_file import decompressed
-
         try:
             content = decompressed(raw)
-        except (ValueError, OSError, EOFError, zlib.error) as error:
+        except ValueError as error:
             raise ValueError(f"{self} is damaged: {error}") from None
         if kind_of(content[:_N_MAGIC]) in (MODEL, RECORD) and (kind := kind_of(raw[:N_HEAD])):
             raise ValueError(kind.told(self, "a model or a plan"))
@@ -214,12 +220,13 @@ class Source:
     def _read(self) -> bytes:
         try:
             if self.given == "-":
-                return self._whole(_read_stdin())
-            with open_file(self.path) as file:
-                magic = file.read(_N_MAGIC)
-                if Path(self.path).is_file() and kind_of(magic) in (MODEL, RECORD):
+                return self._whole(read_most(sys.stdin.buffer, _STDIN, bounds.TEXT))
+            if Path(self.path).is_file():
+                with open_file(self.path) as file:
+                    magic = file.read(_N_MAGIC) or b""
+                if kind_of(magic) in (MODEL, RECORD):
                     return magic
-                return self._whole(magic + read_most(file, self.given))
+            return self._whole(read_file(self.path))
         except FileNotFoundError:
             raise FileNotFoundError(f"{self}: no such file") from None
 
@@ -473,13 +480,6 @@ def as_given(text: str) -> str:
     """A text with addresses in place of the temporary files that their headers are in."""
     remote = sys.modules.get("ggml_py.gguf.remote")
     return text if remote is None else str(remote.as_given(text))
-
-
-def _read_stdin() -> bytes:
-    content = sys.stdin.buffer.read(MOST + 1)
-    if len(content) > MOST:
-        raise ValueError(f"{_STDIN} has more than {MOST >> 20:,} MiB: give a smaller file")
-    return content
 
 
 def _say_fit(model: Model) -> None:

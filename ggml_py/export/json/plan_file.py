@@ -6,17 +6,14 @@ is published as docs/plan.schema.json, which `schema` makes.
 
 from __future__ import annotations
 
-import gzip
-import io
 import json
-import zlib
 from dataclasses import replace
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 from ...files.damage import INTERNAL, said
-from ...files.reading import MOST, read_file
+from ...files.reading import parse_json, read_file
 from ...files.writing import write_whole
 from ...trace.fields import fields_of
 from ...trace.planned import Planned
@@ -79,11 +76,9 @@ def loaded(
     what = f"not a {kind.rpartition(' ')[2]}"
     try:
         with collection_paused():
-            data = json.loads(decompressed(content))
-    except (ValueError, EOFError, OSError, zlib.error) as error:
-        raise ValueError(f"{path} is {what}: not valid JSON ({error})") from None
-    except RecursionError:
-        raise ValueError(f"{path} is {what}: its lists are nested too deeply") from None
+            data = parse_json(content)
+    except ValueError as error:
+        raise ValueError(f"{path} is {what}: {error}") from None
     if not isinstance(data, dict) or data.get("kind") != kind:
         found = f"; it is a {data['kind']}" if isinstance(data, dict) and "kind" in data else ""
         raise ValueError(f"{path} is {what}: it was not written by its to_json{found}")
@@ -118,19 +113,6 @@ def _with_bounds(plan: Planned) -> Planned:
     return replace(
         plan, capture=replace(capture, tensors=tensors), outcome=replace(outcome, copies=copies)
     )
-
-
-def decompressed(content: bytes) -> bytes:
-    """The content of a file, decompressed if it was compressed with gzip.
-
-    Raises ValueError if it would be larger than any plan, which even a small file can cause.
-    """
-    if not content.startswith(b"\x1f\x8b"):
-        return content
-    whole = gzip.GzipFile(fileobj=io.BytesIO(content)).read(MOST + 1)
-    if len(whole) > MOST:
-        raise ValueError(f"more than {MOST >> 20} MiB when decompressed")
-    return whole
 
 
 def _plan(data: dict[str, Any]) -> Planned:

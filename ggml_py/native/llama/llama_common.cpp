@@ -3,7 +3,6 @@
 #include "llama_common.h"
 
 #include "arg.h"
-#include "chat.h"
 #include "common.h"
 #include "fit.h"
 #include "log.h"
@@ -22,22 +21,6 @@ int gpl_fit(const char * path, llama_model_params * mparams, llama_context_param
     common_log_set_verbosity_thold(LOG_LEVEL_ERROR); // the caller says what was changed
     return (int) common_fit_params(
         path, mparams, cparams, tensor_split, overrides, margins, n_ctx_min, nullptr, GGML_LOG_LEVEL_ERROR);
-}
-
-size_t gpl_chat(const llama_model * model, const char * tmpl, const llama_chat_message * messages, size_t n_messages,
-    bool add_generation_prompt, char * out, size_t size) {
-    const auto templates = common_chat_templates_init(model, tmpl == nullptr ? "" : tmpl);
-    common_chat_templates_inputs inputs;
-    for (size_t i = 0; i < n_messages; i++) {
-        common_chat_msg message;
-        message.role    = messages[i].role;
-        message.content = messages[i].content;
-        inputs.messages.push_back(std::move(message));
-    }
-    inputs.add_generation_prompt = add_generation_prompt;
-    const std::string text = common_chat_templates_apply(templates.get(), inputs).prompt;
-    std::memcpy(out, text.data(), std::min(size, text.size()));
-    return text.size();
 }
 
 struct gpl_parsed {

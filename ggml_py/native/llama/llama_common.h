@@ -13,11 +13,6 @@ extern "C" {
 int gpl_fit(const char * path, struct llama_model_params * mparams, struct llama_context_params * cparams,
     float * tensor_split, struct llama_model_tensor_buft_override * overrides, size_t * margins, uint32_t n_ctx_min);
 
-// The text that the chat template (jinja) makes of messages. `tmpl` in place of the model's own, unless it is NULL.
-// Copies at most `size` bytes to `out` and returns how many there are.
-size_t gpl_chat(const struct llama_model * model, const char * tmpl, const struct llama_chat_message * messages,
-    size_t n_messages, bool add_generation_prompt, char * out, size_t size);
-
 // What the command line of a program asks for. All pointers belong to the gpl_parsed.
 struct gpl_command_line {
     struct llama_model_params   model;

@@ -17,6 +17,7 @@ from elftools.elf.sections import SymbolTableSection
 from elftools.elf.segments import InterpSegment
 
 from ...errors import ArgumentError
+from ...files.reading import open_file
 
 MADE = "ggml_backend_sched_new"  # every program that plans a graph calls it
 INSIDE = b"GGML_ASSERT("  # in the text of ggml, however it was linked and stripped
@@ -25,7 +26,7 @@ _MACHINES = {"x86_64": "EM_X86_64", "aarch64": "EM_AARCH64", "riscv64": "EM_RISC
 
 def is_elf(path: Path) -> bool:
     """Whether the file is an ELF file."""
-    with path.open("rb") as file:
+    with open_file(path) as file:
         return file.read(4) == b"\x7fELF"
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ...errors import ArgumentError
+from ...files.reading import open_file
 from . import elf
 
 _SHARED = "-DBUILD_SHARED_LIBS=ON"
@@ -94,7 +95,7 @@ def _static(path: Path) -> str:
 
 
 def _interpreter_of(script: Path, environment: Mapping[str, str]) -> Path:
-    with script.open("rb") as file:
+    with open_file(script) as file:
         first = file.readline(4096)
     if not first.startswith(b"#!"):
         raise ArgumentError(f"{script} is neither a program nor a script with a #! line")
