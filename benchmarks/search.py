@@ -31,7 +31,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Thread
@@ -358,9 +358,13 @@ def main(search: Search) -> int:
     )
     parser.add_argument("--jobs", type=int, default=1, help="number of processes at a time")
     parser.add_argument("--out", type=Path, default=RESULTS / f"{search.name}.json")
+    parser.add_argument(
+        "--limit", type=float, default=search.limit_s, help="for a case (default: %(default)g s)"
+    )
     parser.add_argument("--only", type=int, metavar="SEED", help="run this case in this process")
     parser.add_argument("--child", type=int, nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
+    search = replace(search, limit_s=options.limit)
     if options.child:
         child(search, *options.child)
         return 0

@@ -7,7 +7,7 @@ import struct
 # Readers catch these in one place and raise ValueError with what `said` makes of them.
 INTERNAL = (
     ValueError, LookupError, TypeError, AttributeError, ArithmeticError, struct.error, MemoryError,
-    RecursionError, StopIteration, OSError,
+    RecursionError, OSError,
 )  # fmt: skip
 
 

@@ -348,6 +348,7 @@ class RecordedPlan:
         return Records(numbers, arrays, self.process.upstream, build, {}, NORMS)
 
 
+_SEEN = ("plan", "scheduler", "planned", "allocated", "computed", "first", "last")
 # What chunks of each type have.
 _CHUNKS = {
     "head": "what it says of a process", "schd": "what it says of a scheduler", "note": "a note",
@@ -549,7 +550,10 @@ def _take_runs(chunk: stream.Chunk, owner: Process) -> None:
 
 def _take_seen(chunk: stream.Chunk, owner: Process) -> None:
     """Later counts of the same scheduler and plan replace earlier ones."""
-    for row in np.frombuffer(chunk.sections()["seen"], owner.layouts["gp_record_seen"]):
+    found = np.frombuffer(chunk.sections()["seen"], owner.layouts["gp_record_seen"])
+    if lacking := {*_SEEN} - {*(found.dtype.names or ())}:
+        raise ValueError(f"counts without {', '.join(sorted(lacking))}")
+    for row in found:
         plan = owner.plans.get(int(row["plan"]))
         if plan is not None:
             plan.counts[int(row["scheduler"])] = row

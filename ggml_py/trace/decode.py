@@ -125,7 +125,7 @@ def rows_of(
     has as it is. A field with `About.since` has its default if the C struct, of an older record,
     lacks the member. Raises KeyError for other members that are missing.
     """
-    n = len(next(iter(columns.values())))
+    n = len(next(iter(columns.values()), ()))
     found: list[Iterable[Any]] = []
     for field in fields_of(record):
         if field.name in given:

@@ -1,6 +1,7 @@
 """Runs in files: read again as they are, with a published schema; damaged ones are refused."""
 
 import copy
+import dataclasses
 import gzip
 import json
 import re
@@ -124,3 +125,13 @@ def test_damaged_files(run, tmp_path, edit, message):
     (tmp_path / "r.json").write_text(json.dumps(data))
     with pytest.raises(ValueError, match=message):
         Run.from_json(tmp_path / "r.json")
+
+
+def test_times_that_go_back_are_no_negative_time(run):
+    """A record that had computes twice: a backend was done before it began."""
+    events = list(run.events)
+    for i, event in enumerate(events):
+        for start in (0, 10 * max(e.end for e in events)):
+            moved = [*events[:i], event._replace(start=start, end=start), *events[i + 1 :]]
+            summary = dataclasses.replace(run, events=tuple(moved)).summary()
+            assert str(summary) and min(summary.computing.values()) >= 0

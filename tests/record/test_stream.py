@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import ggml_py as ggml
+from ggml_py.cli.shared import records
 from ggml_py.record import stream
 from ggml_py.record.session import Record
 
@@ -228,3 +229,15 @@ def test_a_damaged_head_is_named(content, change):
     assert "a process whose head is damaged" in record.damaged_plans
     with pytest.raises(ValueError, match="the record is empty"):
         Record("bad", written([bad]))
+
+
+@pytest.mark.parametrize("struct", ["gp_record_seen", "gp_cpu_record", "gp_split_record"])
+def test_a_layout_without_a_field_is_damage(content, struct):
+    whole = chunks_of(content)
+    for fields in ([], *([f] for f in json.loads(whole[0][3])["layouts"][struct]["fields"])):
+        head = json.loads(whole[0][3])
+        head["layouts"][struct]["fields"] = fields
+        found = Record("bad", written([(*whole[0][:3], json.dumps(head).encode()), *whole[1:]]))
+        json.dumps(records.to_dict(found))
+        found.whole()
+        assert found.damage or found.damaged, fields

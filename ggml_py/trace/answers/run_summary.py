@@ -276,15 +276,18 @@ def _by_backend(
             known[split.backend] = worst
             for event, done in zip(split.nodes, split.done, strict=True):
                 what = f"after {_nodes(compute, event)}"
-                busy.setdefault((scheduler, split.backend), []).append((event.start, done, what))
+                busy.setdefault((scheduler, split.backend), []).append(
+                    (event.start, max(event.start, done), what)
+                )
     computing: dict[str, int] = defaultdict(int)
     idle_on: dict[str, int] = defaultdict(int)
     idles: dict[tuple[str, ...], list[int]] = {}
-    for (scheduler, backend), times in busy.items():
+    for (scheduler, backend), given in busy.items():
+        times = sorted(given)  # a damaged record may have computes twice
         computing[backend] += _length((start, end) for start, end, _what in times)
         idle_on[backend] += 0
         began = [start for start, _end, _what in times]
-        for start, end in _merged(spans[scheduler]):
+        for start, end in _merged(sorted(spans[scheduler])):
             at, after = start, "before its first nodes"
             within = times[bisect_left(began, start) : bisect_left(began, end)]
             for start_, done, what in (*within, (end, end, "")):
