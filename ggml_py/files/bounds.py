@@ -6,7 +6,7 @@ from __future__ import annotations
 
 TEXT = 128 << 20  # bytes of a plan, run, log, list or profile, also when decompressed
 WITHOUT_SIZE = 64 << 20  # of a file that reports a size of 0, as those of /proc do; some never end
-RECORD = 512 << 20
+RECORD = 4 << 30  # `record --max-size` is 1 GiB for each process
 MACHINE = 64 << 20
 TABLE = 16 << 20  # of a profile's answers, and of other lists; an answer has some 150 bytes
 LINES = 1 << 22  # of a text

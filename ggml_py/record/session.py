@@ -16,7 +16,7 @@ import numpy as np
 from ..export.json.check import check
 from ..files.bounds import RECORD
 from ..files.damage import INTERNAL, said
-from ..files.reading import read_file
+from ..files.reading import open_file, read_file
 from ..plan import Plan
 from ..trace.decode import Layouts, Meaning, Records, read
 from ..trace.names import counted
@@ -423,9 +423,10 @@ class Record:
     @typed
     def read(cls, path: Path | str) -> Record:
         """Reads a record. Raises ValueError if the file is none, or if nothing of it is whole."""
+        with open_file(path) as file:  # whatever else it is, it may be larger
+            if file.read(len(stream.MAGIC)) != stream.MAGIC:
+                raise ValueError(f"{path} is not a record that `ggml-py record` wrote")
         content = read_file(path, RECORD)
-        if not content.startswith(stream.MAGIC):
-            raise ValueError(f"{path} is not a record that `ggml-py record` wrote")
         return cls(path, content)
 
     @property
