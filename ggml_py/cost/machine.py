@@ -12,6 +12,7 @@ from ..files.bounds import MACHINE
 from ..files.reading import parse_json, read_file
 from ..files.writing import write_whole
 from ..trace.fields import fields_of
+from ..trace.record import collection_paused
 from ..typed import typed
 from .sample import SPLIT, Sample
 
@@ -187,9 +188,13 @@ class Machine:
         kind of file, a newer version, a damaged one."""
         content = read_file(path, MACHINE)
         try:
-            data = parse_json(content)
-        except ValueError:
-            data = None
+            with collection_paused():
+                data = parse_json(content)
+        except ValueError as error:
+            raise ValueError(
+                f"{path} is not a machine's file: expected one that `ggml-py calibrate -o FILE` "
+                f"wrote ({error})"
+            ) from None
         if not isinstance(data, dict) or data.get("kind") != KIND:
             raise ValueError(
                 f"{path} is not a machine's file: expected one that `ggml-py calibrate -o FILE` "

@@ -44,14 +44,15 @@ class _Message(NamedTuple):
 
 def lines(text: str) -> Iterator[tuple[int, str]]:
     """The lines, numbered from 1, without colours and llama.cpp's prefixes."""
+    check_lines(text, "the log")
     text = _ANSI.sub("", text.removeprefix("\ufeff"))
     for _ in range(_MOST_LAYERS):
         unwrapped = _unwrapped(text)
         if unwrapped == text:
             break
         text = _ANSI.sub("", unwrapped)
-    text = _ESCAPED.sub("\n", text)
-    check_lines(text, "the log")
+    text = _ESCAPED.sub("\n", text) if "\\n" in text else text
+    check_lines(text, "the log, unwrapped,")
     for number, line in enumerate(_NEWLINE.split(text), 1):
         yield number, _MARK.sub("", line[: bounds.LINE])  # longer ones are of something else
 

@@ -49,15 +49,25 @@ def open_file(path: str | os.PathLike[str]) -> BinaryIO:
     # Non-blocking: a pipe may have no writer, and open would wait for one.
     number = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     try:
-        kind = stat.S_IFMT(os.fstat(number).st_mode)
+        now = os.fstat(number)
+        kind = stat.S_IFMT(now.st_mode)
         is_pipe = kind in (stat.S_IFIFO, stat.S_IFSOCK)
         if kind != stat.S_IFREG and not (is_pipe and os.fspath(path).startswith(_OPEN_ALREADY)):
             raise ValueError(f"{path} is {_KINDS.get(kind, 'not a file')}: expected a file")
         if is_pipe and hasattr(os, "set_blocking"):
             os.set_blocking(number, True)
+        if kind == stat.S_IFREG and now.st_size == 0:  # files of /proc: they fail here, by name
+            os.pread(number, 1, 0)
         return os.fdopen(number, "rb", buffering=0)
-    except BaseException:
+    except BlockingIOError:  # such as /proc/kmsg and trace_pipe
         os.close(number)
+        raise ValueError(
+            f"{path} waits for data still to come: expected a file that ends"
+        ) from None
+    except BaseException as error:
+        os.close(number)
+        if isinstance(error, OSError):
+            error.filename = os.fspath(path)
         raise
 
 
@@ -68,7 +78,7 @@ def read_most(file: BinaryIO, name: str, most: int, size: int = 0) -> bytes:
     n = 0
     while max(n, size) <= most:
         piece = file.read(_PIECE)
-        if piece is None:  # such as /proc/kmsg and trace_pipe
+        if piece is None:
             raise ValueError(f"{name} waits for data still to come: expected a file that ends")
         if not piece:
             return b"".join(pieces)

@@ -196,8 +196,10 @@ class HeaderCheck:
         if self.at + 8 * n > self.size:
             self.ends(what, 8 * n)
         self.n_strings += n
-        said = f"with {what}, the strings of its arrays are"
-        self.limit(self.n_strings, HEADER_STRINGS, said)
+        said = f"{what} is an array of strings of length"
+        more = f" (with the arrays before it {self.n_strings:,})" if self.n_strings > n else ""
+        if self.n_strings > HEADER_STRINGS:
+            self.fail(f"{said} {n:,}{more}, expected at most {HEADER_STRINGS:,}")
         unpack, window, at = _U64.unpack_from, self.window, self.at - self.start
         for i in range(n):
             try:

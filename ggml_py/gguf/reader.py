@@ -19,6 +19,7 @@ from ..boundary.ffi import BUILD, NULL, ffi, lib, sole_pointer, text
 from ..boundary.handle import Handle
 from ..boundary.mapped import Stamp, map_file
 from ..errors import AbortError, GgufError
+from ..files.reading import open_file
 from ..typed import typed
 from . import split_files as _gguf_split
 from .header import ADVICE, HeaderCheck
@@ -101,9 +102,12 @@ class Gguf(Handle):
     def _open_file(cls, path: Path) -> Gguf:
         if not path.is_file():
             raise GgufError(_no_file(path))
-        with path.open("rb", buffering=0) as file:
-            opened = Stamp.of(file)
-            HeaderCheck(path, file).run()
+        try:
+            with open_file(path) as file:
+                opened = Stamp.of(file)
+                HeaderCheck(path, file).run()
+        except ValueError as error:
+            raise error if isinstance(error, GgufError) else GgufError(str(error)) from None
         params = ffi.new("struct gguf_init_params *")
         infos = ffi.new("struct ggml_context **")
         params.no_alloc, params.ctx = True, infos

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from ..files.bounds import TABLE
+from ..files.bounds import LIST
 from ..files.reading import decoded, read_file
 from ..plan import Plan
 from ..record.session import Record
@@ -123,7 +123,7 @@ def _recipes(folder: Path) -> dict[str, tuple[str, ...]]:
     if not path.is_file():
         return {}
     found: dict[str, tuple[str, ...]] = {}
-    text = decoded(read_file(path, TABLE), path)
+    text = decoded(read_file(path, LIST), path)
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip() or line.lstrip().startswith("#"):
             continue

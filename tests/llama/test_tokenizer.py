@@ -139,6 +139,6 @@ def write_vocabulary(path, pre):
 def test_a_long_word(pre, tmp_path):
     """Upstream's std::regex calls itself for each character."""
     with Tokenizer.open(write_vocabulary(tmp_path / "v.gguf", pre)) as tokenizer:
-        assert len(tokenizer.tokenize("a" * 100_000, add_special=False)) == 50_000
-        with pytest.raises(Exception, match="1024 MiB of stack for it"):
-            tokenizer.tokenize("a" * 10_000_000)
+        assert len(tokenizer.tokenize("a" * 50_000, add_special=False)) == 25_000
+        with pytest.raises(Exception, match="256 MiB of stack for it"):
+            tokenizer.tokenize("a" * 1_000_000)

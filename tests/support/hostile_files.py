@@ -2,6 +2,7 @@
 
 `python -m tests.support.hostile_files READER FOLDER` gives one reader all of them, in a process of
 its own, and prints a line of JSON for each: its name, seconds, MiB at most, and what was raised.
+With a third argument, 8, the bombs and the bounds of texts are eight times smaller.
 """
 
 import contextlib
@@ -23,6 +24,7 @@ import ggml_py as ggml
 from ggml_py import models
 from ggml_py.cli import main
 from ggml_py.cost import Machine
+from ggml_py.files import bounds
 from ggml_py.models.synthetic import LlamaSpec, write_llama
 from ggml_py.record.op_tests import read_op_tests
 from ggml_py.releases.kept import kept_in
@@ -200,7 +202,7 @@ def _many_arrays(path):
     return path
 
 
-def hostile(folder, good):
+def hostile(folder, good, scale=1):
     """All of them: (name, function that returns the path)."""
     content = good.read_bytes()
     suffix = "".join(good.suffixes)
@@ -264,8 +266,9 @@ def hostile(folder, good):
     yield "900 MiB of spaces", lambda: _spaces(folder / f"spaces{suffix}")
     yield "grows", lambda: growing("grows", 1)
     yield "shrinks", lambda: growing("shrinks", 0)
-    yield "gzip bomb", lambda: _gz(folder / f"bomb{suffix}", b"", 3000)
-    yield "gzip bomb, begins well", lambda: _gz(folder / f"bomb2{suffix}", b'{"kind":', 3000)
+    yield "gzip bomb", lambda: _gz(folder / f"bomb{suffix}", b"", 3000 // scale)
+    yield "gzip bomb, begins well", lambda: _gz(
+        folder / f"bomb2{suffix}", b'{"kind":', 3000 // scale)
     yield "twice gzip", lambda: written("twice", gzip.compress(gzip.compress(content)))
     head = b'{"kind": "ggml_py plan", "schema": 6, "x": '
     for name, begin, piece, n, end in (
@@ -282,9 +285,9 @@ def hostile(folder, good):
         ("faces", b"", "\N{GRINNING FACE}".encode(), 30_000_000, b""),
         ("no UTF-8", b"", b"\xff", 100_000_000, b""),
     ):
-        yield name, lambda a=(begin, piece, n, end): _long(folder / f"long{suffix}", *a)
+        yield name, lambda a=(begin, piece, n // scale, end): _long(folder / f"long{suffix}", *a)
     yield "a gzip of many lists", lambda: _gz(
-        folder / f"lists{suffix}", head + b"[", 600, b"[]," * (1 << 19))
+        folder / f"lists{suffix}", head + b"[", 600 // scale, b"[]," * (1 << 19))
     if good.suffix == ".gguf":
         for name, begin in _headers():
             yield f"header claims {name}", lambda n=name, b=begin: _sparse(folder / f"{n}.gguf", b)
@@ -317,13 +320,15 @@ def answer(read, path):
     return "", ""
 
 
-def run(reader, folder):
+def run(reader, folder, scale=1):
     """All hostile files for one reader, a line of JSON for each."""
+    for name in ("TEXT", "VALUES", "LINES"):
+        setattr(bounds, name, getattr(bounds, name) // scale)
     name, read = READERS[reader]
     good = folder / name
     now = int(Path("/proc/self/statm").read_text().split()[5]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_DATA, (now + 2 * (MIB << 20),) * 2)
-    for what, make in hostile(folder, good):
+    for what, make in hostile(folder, good, scale):
         path = make()
         sys.stderr.write(f"{what}\n")
         began = time.monotonic()
@@ -343,4 +348,4 @@ if __name__ == "__main__":
     if not (place / "m.gguf").exists():
         make_good(place)
     os.chdir(place)
-    run(sys.argv[1], place)
+    run(sys.argv[1], place, *map(int, sys.argv[3:]))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from ...files.bounds import TABLE
+from ...files.bounds import LIST
 from ...files.reading import decoded, read_file
 from ...files.writing import write_whole
 from .model_options import echo_json
@@ -92,7 +92,7 @@ def _patterns(file: str | None) -> list[str]:
     if file is None:
         return []
     try:
-        text = decoded(read_file(file, TABLE), file)
+        text = decoded(read_file(file, LIST), file)
     except ValueError as error:
         raise click.UsageError(f"--allow {error}") from None
     lines = [re.sub(r"(^|\s)#.*", "", line).strip() for line in text.splitlines()]

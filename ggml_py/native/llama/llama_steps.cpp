@@ -15,7 +15,7 @@ namespace {
 
 constexpr size_t FEW     = 256;       // characters: any stack is large enough
 constexpr size_t PER     = 2048;      // bytes for each character; 700 were seen
-constexpr size_t LARGEST = 1UL << 30; // bytes, of which only those that are used take memory
+constexpr size_t LARGEST = 256 << 20; // bytes, of which only those that are used take memory
 constexpr size_t MARGIN  = 512 << 10; // bytes: what a step needs, and what a thread begins with
 
 struct job {
