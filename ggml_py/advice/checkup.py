@@ -1,4 +1,4 @@
-"""The first answer: what holds a model back, what that costs, and what would help."""
+"""The first answer: why a model is slow, with the cost of each reason and the change that helps."""
 
 from __future__ import annotations
 

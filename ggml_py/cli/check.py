@@ -43,7 +43,7 @@ def _arguments(function: Any) -> Any:
 
 
 @click.command(
-    "check", cls=ModelCommand, short_help="Say what holds WHAT back, what it costs, what helps."
+    "check", cls=ModelCommand, short_help="Say in twenty lines why WHAT is slow and what helps."
 )
 @_arguments
 @machine_option
@@ -56,7 +56,7 @@ def command(
     markdown: bool,
     as_json: bool,
 ) -> None:
-    """Say in twenty lines what holds WHAT back, what it costs, and what would help.
+    """Say in twenty lines why WHAT is slow, with the cost of each reason, and how to mend it.
 
     WHAT is a model, the command line of a program of llama.cpp behind --, a plan, a record, a run,
     or a log with GGML_SCHED_DEBUG=2 prints. With OTHER it says why OTHER is slower. Without both

@@ -2,7 +2,7 @@
 
 Native code relies on ggml's own constructors: a product has two sources, sizes fit into 64 bits.
 The functions here check this. The ids of a plan, and that it has no cycle, are checked where it is
-read (export/json/check.py).
+read (export/json/checked.py).
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ..export.json.check import check
+from ..export.json.checked import check
 from ..files.bounds import RECORD
 from ..files.damage import INTERNAL, said
 from ..files.reading import open_file, read_file

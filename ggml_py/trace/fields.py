@@ -16,7 +16,7 @@ class About:
     """More about a field, or about the numbers in it."""
 
     c: str = ""  # the C member or array that has it; "": the one with the field's name
-    # The rows that it is an index into, by the names in `export.json.check`: "tensors", "backends".
+    # The rows that it is an index into, by the names in `export.json.checked`: "tensors".
     of: str = ""
     none: bool = False  # whether -1, no row, is allowed
     is_set: bool = False  # a bit mask of these rows

@@ -1,5 +1,5 @@
-"""Every kind of source as a file without an end, a bomb, a device, a folder, or one that changes:
-each reader ends soon, takes little memory, and says what is wrong of which file."""
+"""Every reader is given endless files, bombs, devices, folders, and files that change. It ends
+soon, takes little memory, and names the file and its fault."""
 
 import json
 import subprocess

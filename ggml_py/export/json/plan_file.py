@@ -21,7 +21,7 @@ from ...trace.record import COPY, Capture, Outcome, Placement, TensorRecord, col
 from ...trace.split import possible_optimizers
 from ...trace.units import AtLeast, with_bounds
 from ..debug_log_plan import SOURCE as LOG
-from .check import check
+from .checked import check
 from .keys import KEYS, LATER, OLDEST, PARTS, PLANNERS, SCHEMA
 from .schema import DRAFT, definitions_of, object_of, ref, type_of
 from .values import from_json, to_json
