@@ -150,6 +150,8 @@ class _Stream:
 
 def main() -> None:
     """Runs a verb. Errors go to stderr; exit 1 = failed, 2 = wrong usage, 130 = Ctrl-C."""
+    if sys.stderr is None:  # closed: what it would get is nowhere to be seen
+        sys.stderr = io.StringIO()
     sys.stdout, sys.stderr = (cast(TextIO, _Stream(s)) for s in (sys.stdout, sys.stderr))
     try:
         code = cli.main(prog_name="ggml-py", standalone_mode=False)

@@ -19,6 +19,7 @@ HEADER = 128 << 20  # bytes of a model's header
 HEADER_STRINGS = 1 << 21  # in arrays, all together
 PARTS = 1000  # of a split model
 
+REDIRECTS = 10
 SECONDS = 8  # until a server answers
 SLOWEST = 4096  # bytes per second that a server sends, over `SECONDS` and more
 

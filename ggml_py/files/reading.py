@@ -57,7 +57,7 @@ def open_file(path: str | os.PathLike[str]) -> BinaryIO:
         if is_pipe and hasattr(os, "set_blocking"):
             os.set_blocking(number, True)
         if kind == stat.S_IFREG and now.st_size == 0:  # files of /proc: they fail here, by name
-            os.pread(number, 1, 0)
+            os.pread(number, 4096, 0)
         return os.fdopen(number, "rb", buffering=0)
     except BlockingIOError:  # such as /proc/kmsg and trace_pipe
         os.close(number)

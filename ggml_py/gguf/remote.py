@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote, urljoin, urlsplit
 
 from ..errors import GgufError
 from ..files import bounds
@@ -147,7 +147,7 @@ def _range(session: Any, address: str, start: int, end: int, total: int) -> tupl
     import requests
     from urllib3.exceptions import HTTPError
 
-    got, last, name = b"", None, shown(address)
+    got, last, name = bytearray(), None, shown(address)
     for _ in range(_TRIES):
         headers = {"Range": f"bytes={start + len(got)}-{end - 1}", "Accept-Encoding": "identity"}
         try:
@@ -157,7 +157,7 @@ def _range(session: Any, address: str, start: int, end: int, total: int) -> tupl
                 for part in _parts(answer.raw, name):
                     got += part
                     if len(got) >= wanted:
-                        return got[:wanted], total
+                        return bytes(got[:wanted]), total
                 last = f"the connection ended after {len(got):,} of {wanted:,} bytes"
         except requests.exceptions.SSLError as error:
             raise GgufError(f"{name}: its certificate is not valid: {error}") from None
@@ -169,14 +169,25 @@ def _range(session: Any, address: str, start: int, end: int, total: int) -> tupl
 def _answer(session: Any, address: str, headers: dict[str, str], name: str) -> Any:
     """The server's answer, before its body. It has `bounds.SECONDS` for all of it: the limit of
     requests is for each byte. Raises `GgufError`, and what requests raises."""
+    from requests import Session
     from requests.exceptions import Timeout
 
+    session.get_redirect_target = lambda _answer: None  # `ask` follows them
     found: list[Any] = []
 
     def ask() -> None:
         try:
             options: Any = {"headers": headers, "stream": True, "timeout": bounds.SECONDS}
-            found.append(session.get(address, **options))
+            where = address
+            for _ in range(bounds.REDIRECTS):
+                answer = session.get(where, **options)
+                target = Session.get_redirect_target(session, answer)
+                if target is None:
+                    found.append(answer)
+                    return
+                answer.close()  # requests would read its body to the end
+                where = urljoin(where, target)
+            raise GgufError(f"{name}: its server redirects more than {bounds.REDIRECTS} times")
         except BaseException as error:
             found.append(error)
 

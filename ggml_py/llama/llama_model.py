@@ -102,6 +102,7 @@ class LlamaModel(SequenceCalls):
             with whole(gguf) as path, self._naming():
                 if fit is not None:
                     self._fits = self._params.fit(path, fit.margins, fit.n_ctx)
+                self._params.choose_accelerators()
                 with self._params.planning():
                     self._model = load_model(
                         library, path, self._params.model, self._params.devices
@@ -486,6 +487,7 @@ class LlamaModel(SequenceCalls):
             doing = self._context.using("loading weights")
             with self._naming(), lacking(self.shortfalls), doing:
                 params, devices = self._params.model, self._params.devices
+                self._params.choose_accelerators()
                 with self._params.progress():
                     model = load_model(self._library, self.path, params, devices, paths)
                 self._handles.append(model)

@@ -94,7 +94,7 @@ def _opened(
 ) -> LlamaModel:
     with (
         described(path, header_only) as (local, only_header),
-        Gguf.open(local, header_only=True) as gguf,
+        Gguf.open(local, header_only=header_only) as gguf,
     ):
         check_has_weights(gguf)
         arch = str(gguf.metadata.get("general.architecture", ""))

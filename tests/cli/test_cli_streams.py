@@ -7,8 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from ggml_py.models.synthetic import LlamaSpec
+
 from ..support.cli_runs import fails, ok
 
+SMALL = LlamaSpec(n_layer=1, n_embd=32, n_ff=32, n_vocab=300)
 KEPT = next(Path(__file__).parents[1].glob("releases/kept/*.json.gz"))
 
 
@@ -20,6 +23,28 @@ def test_a_closed_standard_output_is_an_error(words):
     )
     assert done.returncode == 1, done.stderr
     assert done.stderr == "error: standard output is closed: there is nowhere to print to\n"
+
+
+def test_a_closed_standard_error_changes_nothing(model_file):
+    words = ["generate", str(model_file(SMALL)), "-p", "a", "-n", "1", "-t", "1", "-d", "CPU"]
+    program = [sys.executable, "-m", "ggml_py", *words]
+    done = subprocess.run(
+        ["sh", "-c", '"$@" 2>&-', "sh", *program], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0 and done.stdout.strip("\n \0") == ok(*words).strip("\n \0")
+
+
+@pytest.mark.parametrize(("text", "code"), [("\xe9\u6f22".encode(), 0), (b"\xff\xfe", 2)])
+def test_a_prompt_is_utf_8_in_every_locale(text, code, model_file):
+    """Python reads the command line in the locale's encoding."""
+    plain = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    done = subprocess.run(
+        [sys.executable, "-m", "ggml_py", "generate", str(model_file(SMALL)), "-p", text,
+         "-n", "1", "-t", "1", "-d", "CPU"],
+        capture_output=True, check=False, env={**os.environ, **plain},
+    )  # fmt: skip
+    assert done.returncode == code, done.stderr
+    assert code == 0 or b"-p: expected text in UTF-8" in done.stderr
 
 
 def test_a_name_as_long_as_the_system_allows(tmp_path):

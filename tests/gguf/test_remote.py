@@ -1,11 +1,15 @@
 """Headers at addresses: servers that never end, send too much, or have secrets in their address."""
 
+import contextlib
+import socket
 import subprocess
 import sys
+import threading
+import time
 
 import pytest
 
-from ggml_py import GgufError
+from ggml_py import Gguf, GgufError
 from ggml_py.files import bounds
 from ggml_py.gguf import remote
 from ggml_py.models.synthetic import LlamaSpec, write_llama
@@ -85,3 +89,49 @@ def test_no_verb_prints_the_password(folder):
             )  # fmt: skip
             printed = done.stdout + done.stderr
             assert printed and "secret" not in printed, (words, printed[:500])
+
+
+HEAD = b"HTTP/1.1 206 P\r\nContent-Range: bytes 0-1048575/1099511627776\r\n"
+ANSWERS = {  # what a server sends first, what it then repeats, and our error
+    "silent": (b"", b"", "its server has not answered within 1 s"),
+    "headers that drip": (b"HTTP/1.1 206 P\r\n", b"X", "its server has not answered within 1 s"),
+    "headers without an end": (b"HTTP/1.1 206 P\r\n", b"X: a\r\n", "more than 100 headers"),
+    "a line without an end": (b"", b"a" * 999, "more than 65536 bytes"),
+    "redirects": (b"HTTP/1.1 302 F\r\nLocation: /\r\n\r\n", b"a" * 9999, "more than 10 times"),
+    "an error without an end": (b"HTTP/1.1 500 F\r\n\r\n", b"a" * 9999, "the server answers 500"),
+    "a body of letters": (HEAD + b"\r\n", b"a" * 9999, "invalid magic"),
+    "a header of zeros": (
+        HEAD + b"\r\nGGUF\3\0\0\0" + bytes(8) + b"\1" + bytes(7), bytes(9999),
+        "asked for bytes from 1,048,576"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", ANSWERS)
+def test_a_server_that_goes_on_for_ever(what, monkeypatch):
+    begin, again, said = ANSWERS[what]
+    monkeypatch.setattr(bounds, "SECONDS", 1)
+    slow = len(again) < 2
+
+    def serve():
+        with contextlib.suppress(OSError):
+            while True:
+                threading.Thread(target=answer, args=listener.accept()[:1], daemon=True).start()
+
+    def answer(connection):
+        with contextlib.suppress(OSError), connection:
+            connection.recv(1 << 16)
+            connection.sendall(begin)
+            while True:
+                connection.sendall(again)
+                time.sleep(0.2 * slow)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=serve, daemon=True).start()
+        address = f"http://127.0.0.1:{listener.getsockname()[1]}/m.gguf"
+        began = time.monotonic()
+        with (
+            pytest.raises(GgufError, match=said) as failed,
+            remote.header_of(address) as path,
+        ):
+            Gguf.open(path)
+        assert time.monotonic() - began < 5 and str(failed.value).startswith(address), failed.value

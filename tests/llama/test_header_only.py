@@ -48,6 +48,8 @@ def test_a_file_that_ends_after_its_header_plans_and_does_not_run(whole, cut):
             other.eval([1])
     with pytest.raises(GgufError, match="is truncated"):
         models.load(cut)
+    with pytest.raises(GgufError, match="is truncated"):
+        llama.open(cut, header_only=False)
 
 
 def test_a_header_that_is_cut_off_says_so(cut, tmp_path):

@@ -1,8 +1,8 @@
 """Files that end nowhere, lie or change: what each kind of source becomes in somebody else's hands.
 
-`python -m tests.support.hostile_files READER FOLDER` gives them to one reader, in a separate
-process. It prints a line of JSON for each file: name, seconds, most MiB, and the exception.
-With a third argument, 8, the bombs and the bounds of texts are eight times smaller.
+`python -m tests.support.hostile_files READER FOLDER` gives them all to one reader. It prints a line
+of JSON for each: its name, seconds, MiB at most, and the error. With a third argument, 8, the bombs
+and the bounds of texts are eight times smaller.
 """
 
 import contextlib

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import codecs
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 
 if TYPE_CHECKING:
     from ...llama import Tokenizer
     from ...models import Model
+
+T = TypeVar("T", str, str | None)
 
 
 class Prompt:
@@ -48,6 +51,7 @@ def prompt_of(
             raise click.UsageError("--chat and --system-prompt need a text: -p TEXT")
         return Prompt(tokens)
     assert text is not None
+    text, system_prompt = _in_utf8("-p", text), _in_utf8("--system-prompt", system_prompt)
     if system_prompt is not None and not chat:
         raise click.UsageError("--system-prompt is a part of the chat template: give --chat, too")
     tokenizer = model.tokenizer
@@ -61,3 +65,18 @@ def prompt_of(
     if not found:
         raise click.UsageError("the prompt has no tokens")
     return Prompt(found, tokenizer)
+
+
+def _in_utf8(flag: str, text: T) -> T:
+    """A text of the command line, which Python reads in the locale's encoding. With LANG=C its
+    bytes that are not ASCII became surrogates. Raises a usage error for bytes that are not UTF-8.
+    """
+    if text is None or text.isascii():
+        return text
+    with suppress(UnicodeEncodeError):
+        text.encode()
+        return text
+    try:
+        return text.encode("utf-8", "surrogateescape").decode()
+    except UnicodeError as error:
+        raise click.UsageError(f"{flag}: expected text in UTF-8: {error}") from None

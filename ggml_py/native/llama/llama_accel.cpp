@@ -9,8 +9,9 @@
 
 namespace {
 
-bool chosen = false;
-std::vector<ggml_backend_dev_t> used;
+// Of the thread, which makes a model and its context with them: another thread may open another model meanwhile.
+thread_local bool chosen = false;
+thread_local std::vector<ggml_backend_dev_t> used;
 
 } // namespace
 

@@ -3,9 +3,8 @@
 //
 //   llama-chat SECONDS BYTES ADD_GENERATION_PROMPT ADD_BOS ADD_EOS
 //
-// It ends after SECONDS of computing, and has BYTES of memory at most. Standard input has texts, each behind its length
-// and a newline: the template, BOS, EOS, and of each message the role and the content. Prints the text, or the error and
-// ends with 1.
+// with limits of computing and memory. Standard input has texts, each behind its length and a newline: the template,
+// BOS, EOS, and of each message the role and the content. Prints the text, or the error and ends with 1.
 
 #include "chat.h"
 
