@@ -1,5 +1,5 @@
-"""Every reader is given endless files, bombs, devices, folders, and files that change. It ends
-soon, takes little memory, and names the file and its fault."""
+"""Bombs, devices, folders, files without an end and files that change, for every reader: it ends
+soon, takes little memory and names the file in its error."""
 
 import json
 import subprocess
