@@ -134,10 +134,9 @@ def _blocks(memory: PlanMemory, blocks: tuple[MemoryBlock, ...], title: str) -> 
         t = memory.plan.tensor(block.tensor)
         steps = f"{block.first}–{block.last}" if not block.kept else f"{block.first}– end"
         where = f"{block.chunk}:{block.offset:,}" if block.chunk else f"{block.offset:,}"
-        notes = [f"in the place of {memory.plan.tensor(block.place_of).name}"] * (
-            block.place_of >= 0
-        )
-        notes += ["output"] * ("output" in t.flags) + ["input"] * ("input" in t.flags)
+        notes = ["output"] * ("output" in t.flags) + ["input"] * ("input" in t.flags)
+        if block.place_of >= 0:
+            notes.insert(0, f"in the place of {memory.plan.tensor(block.place_of).name}")
         table.add_row(
             f"  {t.name} ({t.record.op_desc})", f"{block.size:,}", where, steps,
             ", ".join(notes),

@@ -27,22 +27,23 @@ MODEL = FileKind(
 )
 PLAN = FileKind(
     "a saved plan",
-    "`ggml-py view {path}` shows it, the verbs plan, explain, why-not, diff, memory, cost, "
+    "`ggml-py view {path}` shows it, the verbs check, plan, explain, why-not, diff, memory, cost, "
     "compare, ops and corpus add take it, and so does ggml_py.Plan.from_json",
 )
 RECORD = FileKind(
     "a record",
-    "`ggml-py view {path}` lists its plans, the verbs plan, explain, why-not, diff, sweep, memory, "
-    "cost, compare, ops and corpus add take it, and so does ggml_py.Record.read",
+    "`ggml-py view {path}` lists its plans, the verbs check, plan, explain, why-not, diff, sweep, "
+    "memory, cost, compare, ops and corpus add take it, and so does ggml_py.Record.read",
 )
 RUN = FileKind(
     "a recorded run",
-    "`ggml-py view {path}` shows it, the verb cost takes it, ggml_py.Run.from_json reads it",
+    "`ggml-py view {path}` shows it, the verbs check and cost take it, and so does "
+    "ggml_py.Run.from_json",
 )
 SNAPSHOT = FileKind(
     "a plan snapshot",
-    "`ggml-py view {path}` shows it, the verbs plan, explain, why-not and diff take it, and so "
-    "does ggml_py.Plan.from_snapshot",
+    "`ggml-py view {path}` shows it, the verbs check, plan, explain, why-not and diff take it, and "
+    "so does ggml_py.Plan.from_snapshot",
 )
 _TRACE = FileKind(
     "a Chrome trace",
@@ -70,7 +71,8 @@ _ZIP = FileKind(
 )
 LOG = FileKind(
     "a log with a debug print of a plan",
-    "the verbs plan, explain, diff and view take it, and so does ggml_py.Plan.from_debug_log",
+    "the verbs check, plan, explain, diff and view take it, and so does "
+    "ggml_py.Plan.from_debug_log",
 )
 _OTHER_LOG = FileKind(
     "a log without a debug print of a plan",

@@ -76,11 +76,12 @@ class PlanMemory:
         return "computed from ggml's rules, not by ggml" + (guess if devices else "")
 
     @cached_property
-    def steps(self) -> tuple[PlanTensor, ...]:
+    def steps(self) -> tuple[PlanTensor | None, ...]:
         """The tensor of each step: a node that is computed, or the source of the copy in the next
-        step, which is kept."""
+        step, which is kept. None: it is in the layout's own graph only."""
         order = () if self.layout is None else self.layout.order
-        return tuple(self.plan.tensor(id if id >= 0 else -2 - id) for id in order)
+        ids = (id if id >= 0 else -2 - id for id in order)
+        return tuple(self.plan.tensor(id) if id >= 0 else None for id in ids)
 
     @cached_property
     def buffers(self) -> tuple[ComputeBuffer, ...]:
@@ -140,6 +141,8 @@ class PlanMemory:
         if self.layout is None or not 0 <= step < len(self.layout.order):
             return "nothing"
         t = self.steps[step]
+        if t is None:
+            return "a node of the graph that the layout was made for"
         if self.layout.order[step] < 0 or t.record.kind == COPY:
             source = self.plan.tensor(t.placement.copy_of) if t.record.kind == COPY else t
             return f"copy of '{source.name}'"

@@ -153,6 +153,7 @@ def test_a_build_of_a_checkout_is_not_taken_unless_it_is_named(monkeypatch):
 
 def test_a_build_of_other_sources_is_not_taken_by_its_releases_name(monkeypatch):
     """Its native code lacks what the Python code of this tree asks for."""
+    monkeypatch.setattr(builds, "PACKAGE", REPO / "ggml_py")  # as if it were not installed
     made_of = {**BUILD["made_of"], "ggml_py/native/guard.h": "0"}
     old = {**BUILD, "key": "0.17.0-12345678", "label": "0.17.0", "ggml_version": "0.17.0"}
     monkeypatch.setattr(builds, "builds", lambda: [old | {"made_of": made_of}, dict(BUILD)])

@@ -71,7 +71,7 @@ def test_the_published_schema_is_that_of_the_files(run, per_op):
     [
         ("r.json", lambda c: c.replace(b'"schema": 2', b'"schema": 7'), "schema 7.*so update"),
         ("r.json", lambda c: c[: len(c) // 2], "not valid JSON"),
-        ("r.json.gz", lambda c: gzip.compress(c)[:-100], "damaged: its compression is damaged"),
+        ("r.json.gz", lambda c: gzip.compress(c)[:-100], "damaged: (its c|C)ompress"),
         ("r.json", lambda c: c.replace(b'"wait"', b'"rest"'), "damaged run: event .* is a 'rest'"),
     ],
 )  # fmt: skip

@@ -41,14 +41,14 @@ GET = "Get the file again, or convert the model again"
 KINDS = {
     "m.gguf": (set(VERBS) - VIEW, None, "m.gguf is a model: `ggml-py plan .*m.gguf -o plan.html`"),
     "plan.json": (PLAN_VERBS, "plan.json is a saved plan, not a GGUF file: `ggml-py view .*plan."
-                  "json` shows it, the verbs plan, explain, why-not, diff, memory, cost, "
+                  "json` shows it, the verbs check, plan, explain, why-not, diff, memory, cost, "
                   "compare, ops and corpus add take it", "saved plan: a sweep makes many plans"),
     "plan.json.gz": (PLAN_VERBS, "plan.json.gz is a saved plan, not a GGUF file: `ggml-py view ",
                      "saved plan: a sweep makes many plans"),
     "plan.txt": (PLAN_VERBS, "plan.txt is a plan snapshot, not a GGUF file: `ggml-py view .* shows",
                  "plan snapshot: a sweep makes many plans"),
     "log.txt": (PLAN_VERBS, "log.txt is a log with a debug print .*, not a GGUF "
-                "file: the verbs plan, explain, diff and view take it",
+                "file: the verbs check, plan, explain, diff and view take it",
                 "log with a debug print of a plan: a sweep makes many plans"),
     "run.json": ({"view"}, "run.json is a recorded run, not a .*: `ggml-py view .*run.js",
                  "run.json is a recorded run(, not a .*: `ggml-py view .*run|: it cannot be co)"),
