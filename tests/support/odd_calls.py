@@ -55,7 +55,8 @@ LEFT_OUT = {  # regular expressions of calls, and why
     r"Capture\.(names|own_memory|is_weight|buft_of)|memory_of|added|limits|AnyProfile.*"
     r"|Observed.from_json|train_scale|check_dense|sliding_window|run_once|run_again|unplaced_lines"
     r"|median_seconds|op_test_lines|why_no_test|op_test|Plan.chosen|Refused.clause"
-    r"|Comparison.text|Corpus.add|Keys\..*": "takes what only its own module makes",
+    r"|Comparison.text|Corpus.add|Keys\..*|Process.(add_rows|places)":
+        "takes what only its own module makes",
     r"fit|epoch|progress_bar|isolate|rpc_devices": "calls its arguments, or a network",
     r"ggml_py\.(releases|calibrate|conformance)\..*": "starts programs and builds",
     r"op_program|diverge|run_side|check_ops|OpProgram\..*|corpus_plans|run_changes": "programs",
