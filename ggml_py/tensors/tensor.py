@@ -165,6 +165,7 @@ class Tensor(TensorData, OpSettings):
             lib.gp_take_memory([self._ptr], 1)
             reason = text(lib.ggml_status_to_string(status))
             raise AllocError(f"tensor '{self.name}' cannot be in {buffer}: {reason}")
+        buffer._mark_blank(self._ptr)
         self._context._place(self, buffer)
 
 
