@@ -95,10 +95,10 @@ def computing(
                     break
             else:
                 result = call(*args)
-            if graph._reused:  # not if it stops in the middle: then nobody knows
-                lib.gp_blank_lose(*graph._reused)
             if STORED:
                 raise_taken(_all(graph, callbacks))
+            if graph._reused:  # not if it stops in the middle: then nobody knows
+                lib.gp_blank_lose(*graph._reused)
         except BaseException as error:
             try:
                 _settle(settling, error)

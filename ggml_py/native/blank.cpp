@@ -1,8 +1,10 @@
 #include "blank.h"
 
+#include "guard.h"
 #include "reach.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <iterator>
 #include <map>
@@ -26,11 +28,29 @@ std::mutex mutex; // protects these
 uint32_t   clears = 0;
 std::unordered_map<ggml_backend_buffer_t, uint32_t> cleared; // in which of the `clears`
 
+std::atomic<uint64_t> n_marks{0}; // how many were made: while it stays the same, no tensor has lost its data
+
+// The graphs whose leafs this thread last found to have data, and whose nodes count as computed.
+struct known {
+    const ggml_cgraph * graph;
+    uint64_t            marks, changes;
+    bool operator==(const known & other) const {
+        return graph == other.graph && marks == other.marks && changes == other.changes;
+    }
+};
+
+constexpr int         N_LATELY = 8; // number of graphs that a model keeps
+thread_local known    lately[N_LATELY];
+thread_local unsigned n_known = 0;
+
+known now(const ggml_cgraph * graph) { return { graph, n_marks.load(std::memory_order_relaxed), gp_changes() }; }
+
 const ggml_tensor * root(const ggml_tensor * t) { return t->view_src != nullptr ? t->view_src : t; }
 
 void add(ggml_tensor * t) {
     const std::lock_guard<std::mutex> lock(mutex);
     mark_of(t) = { GP_BLANK_NEW, clears };
+    n_marks++;
 }
 
 bool was_cleared(const ggml_tensor * leaf) {
@@ -148,6 +168,10 @@ void gp_blank_cleared(ggml_backend_buffer_t buffer) {
 }
 
 ggml_tensor * gp_blank_compute(const ggml_cgraph * graph) {
+    const known here = now(graph);
+    if (std::find(lately, lately + N_LATELY, here) != lately + N_LATELY) {
+        return nullptr;
+    }
     std::vector<const ggml_tensor *> written; // blank leafs, into views of which earlier nodes write
     std::vector<std::pair<const ggml_tensor *, const ggml_tensor *>> copies; // of blank leafs, and the leafs
     const auto blank_leaf = [&](const ggml_tensor * src) -> const ggml_tensor * {
@@ -183,6 +207,7 @@ ggml_tensor * gp_blank_compute(const ggml_cgraph * graph) {
     for (const ggml_tensor * leaf : written) {
         mark_of(leaf).bits &= ~(GP_BLANK_NEW | GP_BLANK_LOST);
     }
+    lately[n_known++ % N_LATELY] = here;
     return nullptr;
 }
 
@@ -232,7 +257,10 @@ int gp_blank_find_reused(const ggml_cgraph * graph, const ggml_cgraph * own, ggm
 void gp_blank_lose(ggml_tensor ** leafs, int n) {
     for (int i = 0; i < n; i++) {
         mark & mine = mark_of(leafs[i]);
-        mine.bits |= mine.bits & GP_BLANK_SHARED ? 0 : GP_BLANK_LOST;
+        if (!(mine.bits & GP_BLANK_SHARED)) {
+            mine.bits |= GP_BLANK_LOST;
+            n_marks++;
+        }
     }
 }
 
