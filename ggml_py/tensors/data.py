@@ -287,9 +287,9 @@ class TensorData(TensorInfo):
         Types that numpy lacks (quantised, bf16) come as float32, or with `dequantize=False` as
         raw bytes of shape [.., bytes of a row]. With `out`, an array of the same shape and dtype,
         the data goes there and nothing is allocated. Raises `ArgumentError` for an `out` that does
-        not match, `NoDataError` before allocation. After a compute, a node that was not marked as
-        an output (`set_output`) may hold other values: its memory may have been reused, or its op
-        fused with the next. C: ggml_backend_tensor_get
+        not match. Raises `NoDataError` before allocation, and for a tensor without data: never set
+        or computed, or its memory was used again (`set_output` keeps it). If its op was fused with
+        the next, it may hold other values, without an error. C: ggml_backend_tensor_get
         """
         ptr = self._data()
         dtype, shape = DTYPES.get(ptr.type), self.shape
@@ -353,9 +353,9 @@ class TensorData(TensorInfo):
         The array stays valid: after its buffer is closed the memory lives until the array dies, but
         no tensor has it any more. Memory that a scheduler or allocator lends is overwritten by the
         next graph and, except for outputs, by later nodes; `get` copies it. The array is read-only
-        over a mapped file. After a compute, a node that was not marked as an output (`set_output`)
-        may hold other values: see `get`. Raises `ArgumentError` for device memory and for types
-        that numpy lacks: use `get`. C: ggml_tensor.data
+        over a mapped file. From then on the tensor counts as set, as you may write to the array.
+        Raises `ArgumentError` for device memory and for types that numpy lacks: use `get`. Raises
+        `NoDataError` if it is computed and gone, as `get` does. C: ggml_tensor.data
         """
         dtype = DTYPES.get(self.type)
         memory, address, buffer = self._pinned()
