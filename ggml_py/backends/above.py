@@ -6,7 +6,7 @@ These are the base classes; the classes themselves are in higher layers (tensors
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar
 
 from ..boundary.handle import Handle
 from ..errors import ArgumentError
@@ -80,8 +80,8 @@ class AnyGraph(Handle):
         """Finds `_reused` in the graph that is computed."""
         raise NotImplementedError
 
-    def _check_leaf(self, leaf: Any) -> None:
-        """Raises `NoDataError` for a leaf that has no data."""
+    def _never_set(self, leaf: Any) -> NoReturn:
+        """Raises `NoDataError` for a native leaf that was never set."""
         raise NotImplementedError
 
     def _check_buffers(self, computes: Any) -> None:

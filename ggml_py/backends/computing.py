@@ -86,7 +86,7 @@ def computing(
             if graph._reused is None:
                 graph._find_reused(runs)
             if leaf := lib.gp_blank_compute(runs):
-                graph._check_leaf(leaf)
+                graph._never_set(leaf)
             graph._turn = next(_turns)
             for pool in pools:
                 if pool.is_placed:

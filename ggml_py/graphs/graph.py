@@ -6,7 +6,7 @@ import os
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from .. import enums
 from ..backends.above import AnyGraph
@@ -18,7 +18,7 @@ from ..boundary.handle import Handle
 from ..boundary.uses import in_use, reading
 from ..errors import ArgumentError, NoDataError
 from ..tensors.arrays import PENDING, Arrays
-from ..tensors.blank import check_leaf
+from ..tensors.blank import never_set
 from ..tensors.tensor import Tensor
 from ..typed import typed
 from .context import new_native
@@ -454,8 +454,8 @@ class Graph(AnyGraph):
             n = lib.gp_blank_find_reused(runs, self.ptr, leafs, room)
         self._reused = (leafs, n) if n else ()
 
-    def _check_leaf(self, leaf: Any) -> None:
-        check_leaf(self, leaf)
+    def _never_set(self, leaf: Any) -> NoReturn:
+        raise NoDataError(never_set(leaf, "call set(array) after the graph has memory"))
 
     def _check_data(self) -> None:
         """Raises `NoDataError` for a tensor without memory: a compute would read through NULL."""

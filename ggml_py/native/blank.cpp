@@ -96,6 +96,44 @@ bool takes_memory(const ggml_tensor * node) {
     return node->view_src == nullptr && node->data != nullptr && !ggml_is_empty(node) && (gp::is_computed(node) || is_copy(node));
 }
 
+// The copy that the scheduler makes there of what the node views; NULL for other nodes.
+ggml_tensor * copies_to(const ggml_cgraph * graph, int i) {
+    const ggml_tensor * node = graph->nodes[i];
+    const bool views = node->op == GGML_OP_NONE && node->view_src != nullptr && i + 1 < graph->n_nodes;
+    return views && is_copy(graph->nodes[i + 1]) ? graph->nodes[i + 1] : nullptr;
+}
+
+void set_bit(const ggml_tensor * t, int bit, bool on) {
+    mark_of(t).bits = on ? mark_of(t).bits | bit : mark_of(t).bits & ~bit;
+}
+
+bool is_stale(const ggml_tensor * t) {
+    t = gp_blank_shown(t);
+    return (mark_of(t).bits & GP_BLANK_STALE) != 0 || (t->op == GGML_OP_NONE && is_blank(t));
+}
+
+// Marks the nodes that follow from leafs without data; with `lost` false there are none.
+void set_stale(const ggml_cgraph * graph, bool lost) {
+    for (int i = 0; i < graph->n_nodes; i++) {
+        const ggml_tensor * node = graph->nodes[i];
+        if (const ggml_tensor * copy = copies_to(graph, i)) {
+            set_bit(copy, GP_BLANK_STALE, lost && is_stale(node->view_src));
+        }
+        if (gp::is_computed(node)) {
+            bool stale = false;
+            for (int j = 0; lost && j < GGML_MAX_SRC && !stale; j++) {
+                stale = node->src[j] != nullptr && is_stale(node->src[j]) && reads(node, j);
+            }
+            set_bit(node, GP_BLANK_STALE, stale);
+            if (stale && node->view_src != nullptr && node->view_src->op != GGML_OP_NONE) {
+                set_bit(node->view_src, GP_BLANK_STALE, true);
+            }
+        }
+    }
+}
+
+std::atomic<bool> any_stale{false}; // whether there ever was one
+
 struct range {
     ggml_backend_buffer_t buffer;
     uintptr_t             start, end;
@@ -152,7 +190,7 @@ void gp_blank_graph(const ggml_cgraph * graph) {
 
 void gp_blank_written(ggml_tensor * tensor) {
     for (const ggml_tensor * t : { (const ggml_tensor *) tensor, root(tensor) }) {
-        mark_of(t).bits &= ~(GP_BLANK_NEW | GP_BLANK_LOST | GP_BLANK_REUSED);
+        mark_of(t).bits &= ~(GP_BLANK_NEW | GP_BLANK_LOST | GP_BLANK_REUSED | GP_BLANK_STALE);
     }
 }
 
@@ -174,6 +212,7 @@ ggml_tensor * gp_blank_compute(const ggml_cgraph * graph) {
     }
     std::vector<const ggml_tensor *> written; // blank leafs, into views of which earlier nodes write
     std::vector<std::pair<const ggml_tensor *, const ggml_tensor *>> copies; // of blank leafs, and the leafs
+    bool lost = false;
     const auto blank_leaf = [&](const ggml_tensor * src) -> const ggml_tensor * {
         for (const auto & copy : copies) {
             src = copy.first == src ? copy.second : src;
@@ -184,10 +223,9 @@ ggml_tensor * gp_blank_compute(const ggml_cgraph * graph) {
     };
     for (int i = 0; i < graph->n_nodes; i++) {
         const ggml_tensor * node = graph->nodes[i];
-        const ggml_tensor * next = i + 1 < graph->n_nodes ? graph->nodes[i + 1] : nullptr;
-        if (node->op == GGML_OP_NONE && node->view_src != nullptr && next != nullptr && is_copy(next)) {
-            if (const ggml_tensor * leaf = blank_leaf(node)) { // the scheduler copies it, whether a node reads it or not
-                copies.push_back({ next, leaf });
+        if (copies_to(graph, i) != nullptr) { // whether a node reads the copy or not
+            if (const ggml_tensor * leaf = blank_leaf(node)) {
+                copies.push_back({ copies_to(graph, i), leaf });
             }
         }
         if (!gp::is_computed(node)) {
@@ -196,7 +234,10 @@ ggml_tensor * gp_blank_compute(const ggml_cgraph * graph) {
         for (int j = 0; j < GGML_MAX_SRC; j++) {
             const ggml_tensor * leaf = node->src[j] != nullptr ? blank_leaf(node->src[j]) : nullptr;
             if (leaf != nullptr && reads(node, j)) {
-                return (ggml_tensor *) leaf;
+                if (mark_of(leaf).bits & GP_BLANK_NEW) {
+                    return (ggml_tensor *) leaf;
+                }
+                lost = true;
             }
         }
         if (node->view_src != nullptr && node->view_src->op == GGML_OP_NONE && is_blank(node->view_src)) {
@@ -207,7 +248,13 @@ ggml_tensor * gp_blank_compute(const ggml_cgraph * graph) {
     for (const ggml_tensor * leaf : written) {
         mark_of(leaf).bits &= ~(GP_BLANK_NEW | GP_BLANK_LOST);
     }
-    lately[n_known++ % N_LATELY] = here;
+    if (lost || any_stale) {
+        any_stale = true;
+        set_stale(graph, lost);
+    }
+    if (!lost) {
+        lately[n_known++ % N_LATELY] = here;
+    }
     return nullptr;
 }
 
@@ -257,7 +304,7 @@ int gp_blank_find_reused(const ggml_cgraph * graph, const ggml_cgraph * own, ggm
 void gp_blank_lose(ggml_tensor ** leafs, int n) {
     for (int i = 0; i < n; i++) {
         mark & mine = mark_of(leafs[i]);
-        if (!(mine.bits & GP_BLANK_SHARED)) {
+        if (!(mine.bits & (GP_BLANK_SHARED | GP_BLANK_LOST))) {
             mine.bits |= GP_BLANK_LOST;
             n_marks++;
         }
@@ -281,7 +328,10 @@ int gp_blank_read(const ggml_tensor * tensor) {
     if (ggml_is_empty(tensor) || (t->op == GGML_OP_NONE && !is_blank(t))) {
         return 0;
     }
-    return bits & GP_BLANK_NEW ? GP_BLANK_NEW : bits & (t->op == GGML_OP_NONE ? GP_BLANK_LOST : GP_BLANK_REUSED);
+    if (bits & GP_BLANK_NEW || t->op == GGML_OP_NONE) {
+        return bits & GP_BLANK_NEW ? GP_BLANK_NEW : bits & GP_BLANK_LOST;
+    }
+    return bits & GP_BLANK_REUSED ? GP_BLANK_REUSED : bits & GP_BLANK_STALE;
 }
 
 ggml_tensor * gp_blank_overwriter(const ggml_cgraph * graph, const ggml_tensor * tensor) {

@@ -23,6 +23,7 @@ enum gp_blank_bit {
     GP_BLANK_REUSED   = 4,  // its graph uses its memory for another tensor, after it
     GP_BLANK_COMPUTED = 8,  // a graph has computed it
     GP_BLANK_SHARED   = 16, // an array over its memory is out, and whoever has that may write to it
+    GP_BLANK_STALE    = 32, // it was computed from a lost leaf: whoever measures times may do that, but not read it
 };
 
 // Marks the tensors of a graph that have no memory. Call it before they get some.
@@ -35,8 +36,8 @@ void gp_blank_written(struct ggml_tensor * tensor);
 void gp_blank_share(struct ggml_tensor * tensor);
 // All leafs in the buffer hold this now.
 void gp_blank_cleared(ggml_backend_buffer_t buffer);
-// Call it before a compute. Returns a leaf without data that the graph would read; NULL if there is none: then its nodes
-// count as computed. `graph` is what is computed: for a scheduler its own copy of the graph (gp_sched_runs).
+// Call it before a compute. Returns a leaf that was never set and that the graph would read; NULL if there is none: then
+// its nodes count as computed, and those that follow from a lost leaf as stale. `graph` is what is computed: for a scheduler its own copy of the graph (gp_sched_runs).
 struct ggml_tensor * gp_blank_compute(const struct ggml_cgraph * graph);
 // The graph is computed: its nodes have data.
 void gp_blank_computed(const struct ggml_cgraph * graph);
@@ -45,7 +46,7 @@ void gp_blank_computed(const struct ggml_cgraph * graph);
 int gp_blank_find_reused(const struct ggml_cgraph * graph, const struct ggml_cgraph * own, struct ggml_tensor ** leafs, int n);
 // A compute uses the memory of these leafs for others.
 void gp_blank_lose(struct ggml_tensor ** leafs, int n);
-// Why a tensor cannot be read, as one of the bits NEW, LOST and REUSED; 0 if it can.
+// Why a tensor cannot be read, as one of the bits NEW, LOST, REUSED and STALE; 0 if it can.
 int gp_blank_read(const struct ggml_tensor * tensor);
 // The leaf or node whose data a tensor shows: itself, unless it is a view, a reshape, ...
 const struct ggml_tensor * gp_blank_shown(const struct ggml_tensor * tensor);

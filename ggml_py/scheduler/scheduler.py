@@ -337,8 +337,7 @@ class Scheduler(ReadScheduler, Lender):
     def compute(self, graph: Graph) -> None:
         """Computes the graph, allocating it first if needed, and waits for the end.
 
-        Raises `NoDataError` for a leaf that it would read and that was never set, or must be set
-        again because the last compute used its memory for another tensor. Raises `ComputeError`,
+        Raises `NoDataError` for a leaf that it would read and that was never set, `ComputeError`,
         `KeyboardInterrupt` on Ctrl-C, and whatever a callback or a custom op raised.
         C: ggml_backend_sched_graph_compute
         """

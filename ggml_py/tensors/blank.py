@@ -32,23 +32,18 @@ def check_readable(tensor: TensorInfo, why: int) -> None:
     graph = _computed_by(tensor, shown)
     if graph is None or any(use.graph is graph for use in [*USES]):
         return
+    if why == lib.GP_BLANK_STALE:
+        raise NoDataError(
+            f"{words(shown)} was computed from an input whose memory the compute before had used "
+            "for another tensor: call set(array) on the inputs before each compute, or "
+            "set_output() before the graph is allocated"
+        )
     by = lib.gp_blank_overwriter(graph._runs(), shown)
     if by != NULL:
         raise NoDataError(
-            f"{words(shown)} is gone: {words(by)} was computed after it, in the same memory. Call "
-            "set_output() on it before the graph is allocated"
+            f"{words(shown)} is gone: {words(by, 'copy')} was computed after it, in the same "
+            "memory. Call set_output() on it before the graph is allocated"
         )
-
-
-def check_leaf(graph: AnyGraph, leaf: Any) -> None:
-    """Raises `NoDataError` for a leaf that the graph would read and that has no data."""
-    by = lib.gp_blank_overwriter(graph._runs(), leaf)
-    if not lib.gp_blank_read(leaf) & lib.GP_BLANK_LOST or by == NULL:
-        raise NoDataError(never_set(leaf, "call set(array) on it after the graph has memory"))
-    raise NoDataError(
-        f"{words(leaf)} must be set again: {words(by)} was computed in the same memory since. Call "
-        "set(array) on it before each compute, or set_output() before the graph is allocated"
-    )
 
 
 def never_set(leaf: Any, todo: str) -> str:
@@ -56,10 +51,10 @@ def never_set(leaf: Any, todo: str) -> str:
     return f"{words(leaf)} was never set since it got its memory: {todo}"
 
 
-def words(ptr: Any) -> str:
+def words(ptr: Any, leaf: str = "input") -> str:
     """A native tensor in a message: "input 'x' (f32, ne [4, 2, 1, 1])"."""
     ne = list(ptr.ne)
-    kind = "input" if ptr.op == enums.Op.NONE else f"node {text(lib.ggml_op_desc(ptr))}"
+    kind = leaf if ptr.op == enums.Op.NONE else f"node {text(lib.ggml_op_desc(ptr))}"
     return f"{kind} '{text(ptr.name)}' ({name_of(enums.Type(ptr.type))}, ne {ne})"
 
 

@@ -288,7 +288,8 @@ class TensorData(TensorInfo):
         raw bytes of shape [.., bytes of a row]. With `out`, an array of the same shape and dtype,
         the data goes there and nothing is allocated. Raises `ArgumentError` for an `out` that does
         not match. Raises `NoDataError` before allocation, and for a tensor without data: never set
-        or computed, or its memory was used again (`set_output` keeps it). If its op was fused with
+        or computed, or computed from an input that was not set again, or its memory was used again
+        (`set_output` keeps it). If its op was fused with
         the next, it may hold other values, without an error. C: ggml_backend_tensor_get
         """
         ptr = self._data()

@@ -77,7 +77,7 @@ class Tensor(TensorData, OpSettings):
     def set_input(self) -> None:
         """Marks it as an input of the graph: the scheduler puts it on the last backend and
         allocates it first. Write its data before every compute: later nodes may reuse its memory.
-        If they do, a compute without new data raises `NoDataError`.
+        If they do, results of a compute without new data cannot be read (`NoDataError`).
 
         C: ggml_set_input
         """
