@@ -117,8 +117,7 @@ class AllocError(GgmlError, MemoryError):
 
 
 class NoDataError(GgmlError, ValueError):
-    """The tensor has no memory: its context or graph is not allocated, or no longer allocated. Or
-    it has no data: it was never set or computed, or its memory was used again."""
+    """The tensor has no memory: its context or graph is not allocated, or no longer allocated."""
 
 
 class ComputeError(GgmlError, RuntimeError):
