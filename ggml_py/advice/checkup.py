@@ -23,9 +23,9 @@ MEASURED, PREDICTED, SHEETS, BYTES = "measured", "predicted", "data sheets", "by
 _LAYER = re.compile(r"(blk\\\.)(\d+)(\\\..*=.*)")  # of an -ot
 _MOST_REASONS = 3
 _LEAST = 0.01  # part of a graph's time, from which on a reason is worth a line
+_WRONG = 0.05  # the same, from which on something is wrong although no remedy is known
 _UNTRIED = "may help (not tried: whether it fits)"
 _TOKENS = 128  # that are generated for each prompt, as llama-bench does
-_WRONG = 0.05  # the same, from which on something is wrong although no remedy is known
 
 
 class Phase(NamedTuple):

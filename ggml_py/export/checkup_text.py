@@ -13,7 +13,7 @@ _WIDTH = 80
 
 
 def lines(found: Checkup) -> list[str]:
-    """The lines on a terminal, of 80 columns. What has least to say is left out first."""
+    """The lines on a terminal of 80 columns. If they are too many, the last reasons go."""
     for n in range(len(found.reasons), -1, -1):
         shown = [*_head(found), *_reasons(found.reasons[:n]), *_tail(found)]
         if len(shown) <= MOST:

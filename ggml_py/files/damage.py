@@ -12,7 +12,7 @@ INTERNAL = (
 
 
 def said(error: BaseException) -> str:
-    """What is wrong with the content that an internal call stumbled over, in a clause."""
+    """The fault in damaged content, in a clause, by the exception of an internal call."""
     if isinstance(error, KeyError):
         return f"it has no {error.args[0]!r}" if error.args else "a part is missing"
     if isinstance(error, MemoryError):

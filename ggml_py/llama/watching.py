@@ -82,7 +82,7 @@ class Values:
 
 
 def watched(names: Any) -> Values | None:
-    """What is to be watched; None for no names. Raises TypeError for what are none."""
+    """The values to watch; None for no names. Raises TypeError for anything but names."""
     return None if not isinstance(names, np.ndarray) and not names else Values(names)
 
 

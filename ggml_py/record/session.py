@@ -379,8 +379,8 @@ class DamagedPlan(NamedTuple):
 class Record:
     """A record that `ggml-py record` or `ggml_py.record` wrote.
 
-    `plans` are its distinct plans, in the order they were made; `processes` made them. What is
-    whole is read. Damaged parts are left out and named in `damage`, plans in `damaged`.
+    `plans` are its distinct plans, in the order they were made; `processes` made them.
+    Damaged parts are left out and named in `damage`, plans in `damaged`.
     """
 
     def __init__(self, path: Path | str, content: bytes) -> None:

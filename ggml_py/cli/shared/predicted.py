@@ -83,7 +83,7 @@ class Predictions:
         return "\n".join((str(predicted_time(before, after, self.machine)), *said))
 
     def cost(self, plan: Plan) -> Cost | None:
-        """What the plan takes, by the machine's file or by data sheets; None if a time is not
+        """Cost of the plan, by the machine's file or by data sheets; None if a time is not
         known."""
         from ...cost.time_difference import n_unknown
 

@@ -24,7 +24,7 @@ _VENDORS = {
 _PROC, _CGROUP = Path("/proc"), Path("/sys/fs/cgroup")
 _HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 _STRICT = "2"  # of vm.overcommit_memory
-# What ggml's kernels are compiled for, by the kernel's names, and the CPU backend's for them.
+# Features that ggml's kernels use: Linux's name of each, and the CPU backend's.
 _FEATURES = {"avx2": "AVX2", "fma": "FMA", "f16c": "F16C", "avx512f": "AVX512",
              "avx512_vnni": "AVX512_VNNI", "avx512_bf16": "AVX512_BF16", "avx_vnni": "AVX_VNNI",
              "amx_int8": "AMX_INT8"}  # fmt: skip
