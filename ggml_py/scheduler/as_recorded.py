@@ -14,7 +14,7 @@ from ..backends.device import Device
 from ..backends.device import devices as all_devices
 from ..backends.sharing import changing
 from ..boundary.ffi import ffi, lib
-from ..enums import UPSTREAM, Type
+from ..enums import Type
 from ..errors import AbortError, AllocError, ArgumentError
 from ..plan import Plan
 from ..sim.assumed import assuming
@@ -171,9 +171,9 @@ class AsRecorded:
         it more often, in other ways (`run_again`). C: ggml_backend_sched_reserve,
         ggml_backend_sched_alloc_graph, ggml_backend_sched_graph_compute"""
         why_not = _not_computed(plan)
-        data, why_not = not why_not, why_not or _not_made(plan)
         if not self._scheduler._tracing:
             why_not = "not computed: this build of ggml is not instrumented"
+        data, why_not = not why_not, why_not or _not_made(plan)
         reserved: dict[str, int] = {}
         try:
             with self._ready(plan, data, reserve) as (scheduler, made, reserve_steps):
@@ -326,7 +326,7 @@ def _not_made(plan: Plan) -> str:
     odd = not_made(plan.capture.tensors)
     if odd is None:
         return ""
-    return f"not computed: no constructor of ggml {UPSTREAM} makes '{odd.name}' = {odd.op_desc}"
+    return f"not computed: no constructor of ggml makes '{odd.name}' = {odd.op_desc}"
 
 
 def _stand_ins(

@@ -4,11 +4,13 @@ soon, takes little memory and names the file in its error."""
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from ..support.hostile_files import MIB, READERS, SECONDS, answer, make_good
 
+REPO = Path(__file__).resolve().parents[2]
 # Errors of internals; and a MemoryError, which comes before the computer has no more.
 INTERNAL = {
     "KeyError", "IndexError", "TypeError", "AttributeError", "MemoryError", "RecursionError",
@@ -21,7 +23,8 @@ INTERNAL = {
 def test_no_file_hangs_fills_the_memory_or_ends_the_process(reader, tmp_path):
     done = subprocess.run(
         [sys.executable, "-m", "tests.support.hostile_files", reader, str(tmp_path), "8"],
-        capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL, timeout=400,
+        cwd=REPO, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
+        timeout=400,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
     rows = [json.loads(line) for line in done.stdout.splitlines()]

@@ -134,7 +134,7 @@ def test_what_no_constructor_makes_is_not_computed(fields, gpu, tmp_path):
     plan = read(data, tmp_path)
     with AsRecorded(plan) as recorded:
         assert "no constructor of ggml" in recorded.observe(plan).left_out
-        with pytest.raises(ggml.ArgumentError, match=r"no constructor of ggml .* makes 'node_0'"):
+        with pytest.raises(ggml.ArgumentError, match=r"no constructor of ggml makes 'node_0'"):
             recorded.median_seconds(plan)
 
 
