@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -20,11 +19,11 @@ from ..trace.units import AtLeast, format_factor, format_time
 from .finding import NOTE, SKIPPED, Finding, capitalised
 
 MEASURED, PREDICTED, SHEETS, BYTES = "measured", "predicted", "data sheets", "bytes only"
-_LAYER = re.compile(r"(blk\\\.)(\d+)(\\\..*=.*)")  # of an -ot
 _MOST_REASONS = 3
 _LEAST = 0.01  # part of a graph's time, from which on a reason is worth a line
 _WRONG = 0.05  # the same, from which on something is wrong although no remedy is known
 _UNTRIED = "may help (not tried: whether it fits)"
+_LATE = "options that there was no time to try: `ggml-py plan` tries all"
 _TOKENS = 128  # that are generated for each prompt, as llama-bench does
 
 
@@ -159,17 +158,14 @@ class Checkup:
 def checkup(
     phases: Sequence[Phase],
     lacks: Sequence[Shortfall] = (),
-    remedies: Iterable[Remedy] = (),
-    not_known: Iterable[str] = (),
+    best: Remedy | None = None,
+    is_late: bool = False,
     more: Sequence[str] = (),
 ) -> Checkup:
     """The answer about graphs of one model, the one that matters most first. `lacks` is missing
-    memory; then `remedies` are changes with which the model fits. `not_known` are sentences besides
-    those of the graphs."""
+    memory. `best` is the change to recommend, of those that there was time to try (`is_late`)."""
     first = phases[0]
     reasons = [] if lacks else _reasons(phases)
-    best = max((r.remedy for r in reasons if r.remedy), key=lambda r: r.gain, default=None)
-    best = best or max(remedies, key=lambda r: r.gain, default=None)
     costly = [r for r in reasons if r.share is None or r.share >= _WRONG]
     if lacks:
         verdict = _too_large(lacks, first, best)
@@ -177,14 +173,14 @@ def checkup(
         reason = next(iter(costly or reasons), None)
         # The gain of a remedy is that of the first graph.
         about = [] if best or reason is None else [p for p in phases if p.what == reason.phase]
-        verdict = _slow(about[0] if about else first, reason, best)
+        verdict = _slow(about[0] if about else first, reason, best, is_late)
     else:
         verdict = _fine(first)
     shown = best.plan if best and best.checked else first.plan
     return Checkup(
         capitalised(verdict, first.plan) + ".", bool(lacks or best or costly),
         () if lacks else tuple(phases), tuple(reasons[:_MOST_REASONS]), tuple(_memory(first.plan)),
-        (*_not_known(phases), *not_known), best, _command(shown.provenance), tuple(more),
+        (*_not_known(phases), *(_LATE,) * is_late), best, _command(shown.provenance), tuple(more),
     )  # fmt: skip
 
 
@@ -192,26 +188,9 @@ def _command(made: Provenance) -> str:
     """The command line that makes such plans, with nothing left to its --fit; "" if unknown."""
     if made.model is None or made.flags is None:
         return ""
-    flags = (_shortened(word) for word in made.flags)
-    words = [made.program or "llama-server", "-m", made.model, *flags]
+    words = [made.program or "llama-server", "-m", made.model, *made.flags]
     fit = [] if {"-fit", "--fit"}.intersection(made.flags) else ["--fit", "off"]
     return shlex.join([*words, *fit])
-
-
-def _shortened(overrides: str) -> str:
-    """The texts of an -ot, in which neighbours that differ only in their layer are one."""
-    found: list[tuple[str, list[str], str]] = []
-    for text in overrides.split(","):
-        layer = _LAYER.match(text)
-        if layer and found and found[-1][::2] == (layer[1], layer[3]):
-            found[-1][1].append(layer[2])
-        else:
-            found.append((layer[1], [layer[2]], layer[3]) if layer else (text, [], ""))
-    return ",".join(f"{start}{_one_of(numbers)}{end}" for start, numbers, end in found)
-
-
-def _one_of(numbers: Sequence[str]) -> str:
-    return f"({'|'.join(numbers)})" if len(numbers) > 1 else "".join(numbers)
 
 
 def versus(a: Checkup, b: Checkup) -> Checkup:
@@ -287,14 +266,15 @@ def _too_large(lacks: Sequence[Shortfall], first: Phase, best: Remedy | None) ->
     return verdict + (f"; {_with(first, best)}" if best else "")
 
 
-def _slow(first: Phase, reason: Setback | None, best: Remedy | None) -> str:
+def _slow(first: Phase, reason: Setback | None, best: Remedy | None, is_late: bool) -> str:
     verdict = reason.headline if reason else "another way is quicker"
     if first.rate:
         verdict += f": about {first.rate} ({first.known_by})"
     if best is not None:
         return f"{verdict}; {_with(first, best)}"
     untried = reason.advice if reason and reason.advice.endswith(_UNTRIED) else ""
-    return f"{verdict}; {untried or 'no change was found that is quicker and fits'}"
+    none = "of the changes that were tried none" if is_late else "no change was found that"
+    return f"{verdict}; {untried or f'{none} is quicker and fits'}"
 
 
 def _with(first: Phase, best: Remedy) -> str:

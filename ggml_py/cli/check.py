@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ..plan import Plan
     from ..run import Run
 
-_LOOKING_S = 3.0  # for options that make a model quicker
+_LOOKING_S = 2.5  # for options that make a model quicker
 _KINDS = ("decode", "prompt", "other", "reserved")  # of a record's plans, as they are looked at
 
 
@@ -118,11 +118,12 @@ def _checked(source: Source, predictions: Predictions) -> Checkup:
     plan = phases[0].plan
     remedy = None if source.kind is LOG else remedy_of(plan, why_splits(plan))
     more = (f"ggml-py plan {source} --advice", f"ggml-py view {source} --open")
-    return checkup(phases, remedies=[remedy] if remedy else [], more=more)
+    return checkup(phases, best=remedy, more=more)
 
 
 def _of_model(source: Source, predictions: Predictions) -> Checkup:
     from ..advice.checkup import Phase, checkup
+    from ..place.candidates import simplest
     from ..plan import Plan
 
     remedies = Remedies(source, predictions, _LOOKING_S)
@@ -137,11 +138,13 @@ def _of_model(source: Source, predictions: Predictions) -> Checkup:
         findings = findings if judge.lacks else remedies.judged(findings, i)
         n = shape.n_tokens * shape.n_seqs
         phases.append(Phase(str(shape), n, plan, findings, measure.cost))
-    found = remedies.fitting() if judge.lacks else remedies.found()
-    late = ("options that there was no time to try: `ggml-py plan` tries all",)
+    if judge.lacks:
+        best, is_late = next(iter(remedies.fitting()), None), False
+    else:
+        mended = (one.remedy for phase in phases for one in phase.findings if one.remedy)
+        best, is_late = simplest([*remedies.found(), *mended]), judge.is_late
     more = tuple(f"ggml-py {verb} {source}" for verb in ("plan", "memory"))
-    is_late = judge.is_late and not judge.lacks
-    return checkup(phases, judge.lacks, found, late * is_late, more)
+    return checkup(phases, judge.lacks, best, is_late, more)
 
 
 def _phase(

@@ -23,6 +23,7 @@ Overrides = Mapping[str, Place] | Iterable[tuple[str, Place]]
 _EXPERTS = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps"
 _DENSE = r"\.ffn_(up|down|gate)\."
 _PAIR = re.compile(r"(.+?)=([^=,]+)(?:,|$)")
+_LAYER = re.compile(r"(blk\\\.)(\d+)(\\\..*)")
 
 
 class Override(NamedTuple):
@@ -91,7 +92,24 @@ def cpu_overrides(
     pairs = [(_EXPERTS, "CPU")] if cpu_moe else []
     for n, pattern in ((n_cpu_moe, _EXPERTS), (n_cpu_ffn, _DENSE)):
         pairs += [(rf"blk\.{il}{pattern}", "CPU") for il in range(min(n, n_layer))]
-    return pairs
+    return layers_joined(pairs)
+
+
+def layers_joined(pairs: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+    """The same overrides, in which neighbours that differ only in their layer are one: libllama
+    compiles each pattern again for each tensor."""
+    found: list[tuple[str, str, str, list[str]]] = []
+    for pattern, place in pairs:
+        layer = _LAYER.fullmatch(pattern)
+        start, il, end = layer.groups() if layer else (pattern, "", "")
+        if il and found and found[-1][:3] == (start, end, place):
+            found[-1][3].append(il)
+        else:
+            found.append((start, end, place, [il]))
+    return [
+        (f"{start}({'|'.join(ils)}){end}" if ils[1:] else f"{start}{ils[0]}{end}", place)
+        for start, end, place, ils in found
+    ]
 
 
 def resolve_overrides(

@@ -3,8 +3,9 @@ flags of llama.cpp. The judge tries them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from ..llama.room import without_the_largest
@@ -15,6 +16,7 @@ from .judge import LEAST, Changes, Judge
 _USUAL_TYPES = {"f16", "q8_0"}  # of caches, which all backends compute attention with
 _SHARES = 10  # parts of the layers that two GPUs share
 _CLEARLY = 1.25  # gain from which on it is recommended to leave all devices empty
+_FIT = 12  # times that a fit of llama.cpp takes as long as a look at the model
 _NEAR = 0.9  # of the greatest gain: a simpler remedy with this much is taken
 # Where weights are: what llama.cpp's --fit chooses, if none of them is given.
 _PLACED: Changes = {
@@ -75,8 +77,8 @@ def _word(name: str, value: Any, n_layer: int) -> str:
 
 
 def remedies(judge: Judge, given: Given, more: Iterable[Changes] = ()) -> list[Remedy]:
-    """All that the judge lets pass, the quickest first: single options, `more` that findings name,
-    then several together."""
+    """All that the judge lets pass, the quickest first. Where it has little time, it tries `more`
+    that findings name, experts in host memory, single options, then several together."""
     found: dict[str, Remedy] = {}
 
     def look(changes: Changes) -> Remedy | None:
@@ -85,7 +87,7 @@ def remedies(judge: Judge, given: Given, more: Iterable[Changes] = ()) -> list[R
             found[words] = one
         return found.get(words)
 
-    for changes in (*_singles(judge, given), *more):
+    for changes in chain(more, _fewer_experts(judge, given), _singles(judge, given)):
         if look(changes) is None and not judge.fits(changes):
             for smaller in _made_to_fit(judge, given, changes):
                 look(smaller)
@@ -156,13 +158,13 @@ def _singles(judge: Judge, given: Given) -> Iterator[Changes]:
 def _layers(judge: Judge, given: Given) -> Iterator[Changes]:
     now, n_layer = given.options["n_gpu_layers"], given.n_layer
     if 0 <= now <= n_layer:
-        more = range(n_layer + 1, now, -1)
+        more = (-1, *range(n_layer, now, -1))  # the output is one more
         found = list(_first(judge, more, "n_gpu_layers"))
         yield from found
         if not found:
 
             def lacks_with(changes: Changes) -> Iterable[Shortfall]:
-                return judge.trial({"n_gpu_layers": n_layer + 1, **changes}).lacks
+                return judge.trial({"n_gpu_layers": -1, **changes}).lacks
 
             options = given.options
             besides = without_the_largest(lacks_with, options["overrides"], options["flash_attn"])
@@ -216,7 +218,7 @@ def _batches(judge: Judge, options: Mapping[str, Any]) -> Iterator[Changes]:
                 yield {"n_ubatch": n}
 
 
-def _first(judge: Judge, numbers: range, option: str, **besides: Any) -> Iterator[Changes]:
+def _first(judge: Judge, numbers: Sequence[int], option: str, **besides: Any) -> Iterator[Changes]:
     """The first of the numbers with which the model fits, if there is one. With all later ones it
     fits, too."""
 
@@ -258,20 +260,30 @@ def _made_to_fit(judge: Judge, given: Given, changes: Changes) -> Iterator[Chang
     )
 
 
+def _fewer_experts(judge: Judge, given: Given) -> Iterator[Changes]:
+    """As many experts on the devices as fit, and all else."""
+    if given.n_expert and given.gpus and judge.waits_for_host > LEAST:
+        rest = _but(_unplaced(given), "n_cpu_moe")
+        yield from _first(judge, range(given.n_layer + 1), "n_cpu_moe", **rest)
+
+
 def _several(judge: Judge, given: Given) -> Iterator[Changes]:
     if not given.gpus or judge.waits_for_host <= LEAST:
         return
-    if fitted := given.fit(_PLACED):
+    if judge.has_time(_FIT) and (fitted := given.fit(_PLACED)):
         yield fitted
         if not given.options["offload_kqv"] and (
             with_cache := given.fit({**_PLACED, "offload_kqv": True})
         ):
             yield with_cache
-    every = {name: value for name, value in _PLACED.items() if given.options.get(name) != value}
-    if given.n_expert:
-        yield from _first(judge, range(given.n_layer + 1), "n_cpu_moe", **_but(every, "n_cpu_moe"))
+    every = _unplaced(given)
     if len(every) > 1:
         yield every
+
+
+def _unplaced(given: Given) -> Changes:
+    """The changes after which no option says where weights are."""
+    return {name: value for name, value in _PLACED.items() if given.options.get(name) != value}
 
 
 def _but(changes: Changes, name: str) -> Changes:

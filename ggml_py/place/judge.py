@@ -115,14 +115,24 @@ class Judge:
         self.lacks: tuple[Shortfall, ...] = ()  # what devices lack with the given options
         self.shapes: tuple[GraphShape, ...] = ()
         self.is_late = False  # whether something was not tried for lack of time
+        self._seconds = 0.0  # of processor time that a look at the model takes
         self.until = float("inf")  # by `process_time`: other programs' work changes no answer
+        began = process_time()
         self.given = self.trial({}, measured=True)
+        self._seconds = process_time() - began
         self.until = process_time() + seconds
 
     @property
     def n_tried(self) -> int:
         """The number of ways that were opened."""
         return len(self._tried)
+
+    def has_time(self, n_trials: int = 1) -> bool:
+        """Whether there is time for work that takes as long as `n_trials` looks at the model."""
+        if process_time() + n_trials * self._seconds <= self.until:
+            return True
+        self.is_late = True
+        return False
 
     def fits(self, changes: Changes) -> bool:
         """Whether the model loads and fits with changes."""
@@ -149,8 +159,7 @@ class Judge:
         key = repr(sorted(changes.items()))
         known = self._tried.get(key)
         if known is None or (measured and known.fits and not known.measures):
-            if process_time() > self.until:
-                self.is_late = True
+            if not self.has_time():
                 return Trial(changes, "not tried for lack of time")
             self._tried[key] = self._try(changes, measured)
         return self._tried[key]

@@ -77,6 +77,12 @@ QWEN3MOE_30B = Spec(
     n_ctx_train=40960, freq_base=1e6, quantised="q4_K_M", n_embd_head=128, n_expert=128,
     n_expert_used=8, n_ff_exp=768,
 )  # fmt: skip
+GPT_OSS_120B = Spec(
+    "gpt-oss", n_layer=36, n_embd=2880, n_head=64, n_head_kv=8, n_ff=2880, n_vocab=201088,
+    n_ctx_train=131072, freq_base=150000.0, quantised="bf16", n_embd_head=64, n_swa=128,
+    n_expert=128, n_expert_used=4, n_ff_exp=2880, experts="mxfp4",
+    more=(*YARN, ("rope.scaling.factor", 32.0)),
+)  # fmt: skip
 
 REPORTS = (
     Report(
@@ -95,12 +101,7 @@ REPORTS = (
     ),
     Report(
         "ollama #16416", "2026-06",
-        Spec(
-            "gpt-oss", n_layer=36, n_embd=2880, n_head=64, n_head_kv=8, n_ff=2880, n_vocab=201088,
-            n_ctx_train=131072, freq_base=150000.0, quantised="bf16", n_embd_head=64, n_swa=128,
-            n_expert=128, n_expert_used=4, n_ff_exp=2880, experts="mxfp4",
-            more=(*YARN, ("rope.scaling.factor", 32.0)),
-        ),
+        GPT_OSS_120B,
         ("sim:ROCm0,profile=strix-halo,memory=120G",),
         "-ngl 99 -c 262144 -b 1024 -ub 1024 -fa on -np 2",
         {"ROCm0": {"weights": "61223", "cache": "9216.00+90.00"}, "CPU": {"weights": "1104"}},

@@ -50,6 +50,7 @@ class ModelSetup:
         libllama, or if nothing fits."""
         from ...errors import AbortError, AllocError, ModelError, NotBuiltError
         from ...llama import LlamaModel
+        from ...llama.overrides import layers_joined
 
         try:
             with self._fitting(changes) as model:
@@ -58,7 +59,7 @@ class ModelSetup:
                 chosen = model.fitted
         except (AbortError, AllocError, ModelError, NotBuiltError):
             return None
-        pairs = ",".join(f"{p}={b}" for p, b in chosen.get("tensor_overrides", ()))
+        pairs = ",".join(f"{p}={b}" for p, b in layers_joined(chosen.get("tensor_overrides", ())))
         split = chosen.get("tensor_split", ())
         return changes | {
             "n_ctx": chosen["n_ctx"], "n_gpu_layers": chosen["n_gpu_layers"],

@@ -34,6 +34,7 @@ class Remedies:
         """After `seconds` of processor time no other options are tried."""
         self._source, self._predictions, self._seconds = source, predictions, seconds
         self._facts: dict[str, Any] = {}
+        self._fitted: dict[str, Changes | None] = {}
 
     @cached_property
     def _setup(self) -> ModelSetup:
@@ -120,8 +121,11 @@ class Remedies:
         return int(self._setup.options["fit_target"][0]) << 20
 
     def _fit(self, changes: Changes) -> Changes | None:
-        found = self._setup.fit({**changes, "n_ctx": self._facts["n_ctx"]})
-        return found and {name: value for name, value in found.items() if name != "n_ctx"}
+        key = repr(changes)
+        if key not in self._fitted:
+            found = self._setup.fit({**changes, "n_ctx": self._facts["n_ctx"]})
+            self._fitted[key] = found and {k: v for k, v in found.items() if k != "n_ctx"}
+        return self._fitted[key]
 
     def _added(self, changes: Changes) -> Changes:
         """A finding's option: its overrides come before those given."""
