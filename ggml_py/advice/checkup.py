@@ -107,6 +107,12 @@ class DeviceMemory(NamedTuple):
     free: int | None  # before the model is loaded; None: not known
     total: int | None
 
+    @property
+    def from_disk(self) -> int:
+        """Bytes of the mapped file without room in memory."""
+        return 0 if self.free is None else min(max(self.needed + self.mapped - self.free, 0),
+                                               self.mapped)  # fmt: skip
+
     def __str__(self) -> str:
         text = format_bytes(self.needed)
         if self.mapped:
@@ -114,6 +120,8 @@ class DeviceMemory(NamedTuple):
         if self.free is None:
             return f"{text}; how much is free is not known"
         left = self.free - self.needed
+        if left >= 0 and self.from_disk:
+            return f"{text}, {format_bytes(self.from_disk)} more than is free"
         kept = f"{format_bytes(left)} stay free" if left >= 0 else f"{format_bytes(-left)} lack"
         return f"{text}; of {format_bytes(self.free)} {kept}"
 
@@ -176,10 +184,15 @@ def checkup(
         verdict = _slow(about[0] if about else first, reason, best, is_late)
     else:
         verdict = _fine(first)
+    memory = tuple(_memory(first.plan))
+    paged = 0 if lacks else _from_disk(first.plan)
+    if paged:
+        text = format_bytes(paged)
+        verdict += f". {text} of the file have no room in memory, so the disk is read each time"
     shown = best.plan if best and best.checked else first.plan
     return Checkup(
-        capitalised(verdict, first.plan) + ".", bool(lacks or best or costly),
-        () if lacks else tuple(phases), tuple(reasons[:_MOST_REASONS]), tuple(_memory(first.plan)),
+        capitalised(verdict, first.plan) + ".", bool(lacks or best or costly or paged),
+        () if lacks else tuple(phases), tuple(reasons[:_MOST_REASONS]), memory,
         (*_not_known(phases), *(_LATE,) * is_late), best, _command(shown.provenance), tuple(more),
     )  # fmt: skip
 
@@ -269,7 +282,7 @@ def _too_large(lacks: Sequence[Shortfall], first: Phase, best: Remedy | None) ->
 def _slow(first: Phase, reason: Setback | None, best: Remedy | None, is_late: bool) -> str:
     verdict = reason.headline if reason else "another way is quicker"
     if first.rate:
-        verdict += f": about {first.rate} ({first.known_by})"
+        verdict += f": {_about(first.plan)} {first.rate} ({first.known_by})"
     if best is not None:
         return f"{verdict}; {_with(first, best)}"
     untried = reason.advice if reason and reason.advice.endswith(_UNTRIED) else ""
@@ -283,16 +296,15 @@ def _with(first: Phase, best: Remedy) -> str:
         return f"{best.flags} {_UNTRIED}"
     told = best.seconds and first.cost is not None and best.seconds[0] == first.cost.seconds
     if told and best.seconds and first.n_tokens:
-        return (
-            f"{best.flags} fits and gives about {format_factor(first.n_tokens / best.seconds[1])}"
-        )
+        rate = format_factor(first.n_tokens / best.seconds[1])
+        return f"{best.flags} fits and gives {_about(best.plan)} {rate}"
     return f"{best.flags} fits"
 
 
 def _fine(first: Phase) -> str:
     if not first.rate:
         return "nothing to change was found in the plan; how quick it is is not known"
-    verdict = f"nothing to change was found: about {first.rate} ({first.known_by})"
+    verdict = f"nothing to change was found: {_about(first.plan)} {first.rate} ({first.known_by})"
     if first.cost is None:
         return verdict
     spent: dict[str, float] = {}
@@ -300,6 +312,15 @@ def _fine(first: Phase) -> str:
         spent[split.backend] = spent.get(split.backend, 0.0) + split.seconds
     busiest = max(spent, key=lambda name: spent[name])
     return f"{verdict}, {spent[busiest] / sum(spent.values()):.0%} of the time on {busiest}"
+
+
+def _about(plan: Planned) -> str:
+    """In front of a predicted speed, which assumes that nothing is read from disk."""
+    return "at most" if _from_disk(plan) else "about"
+
+
+def _from_disk(plan: Planned) -> int:
+    return sum(device.from_disk for device in _memory(plan))
 
 
 def _memory(plan: Planned) -> Iterator[DeviceMemory]:

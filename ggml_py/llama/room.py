@@ -189,11 +189,14 @@ def _try(
 def _ways(model: LlamaModel, halves: bool = False) -> Iterator[Sequence[OptionChange]]:
     """For each option its values, from the smallest change to the largest; with `halves` the
     context and the ubatch are halved at once."""
+    # A repacked weight takes memory; without, it stays in the mapped file.
+    repacked = any(row.buft.endswith("_REPACK") for row in model.memory)
     ways = [
         list(_ubatches(min(model.n_ctx, model.n_ubatch), halves)),
         [] if model.flash_attn else [OptionChange("-fa on", {"flash_attn": "on"})],
         list(_cache_types(model)),
         list(_contexts(model.n_ctx, halves)),
+        [OptionChange("--no-repack", {"repack": False})] if repacked else [],
         *(_placements(model) if model.has_gpu else ()),
     ]
     return (way for way in ways if way)

@@ -1,6 +1,7 @@
 """`ggml-py check`: the first answer, in twenty lines, whatever it is given."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -20,7 +21,8 @@ BOTH = ("-d", "sim:gpu0,profile=rtx4090", "-d", "sim:gpu1,profile=rtx4090", "-d"
 @pytest.fixture(scope="module")
 def models(tmp_path_factory):
     folder = tmp_path_factory.mktemp("check")
-    specs = {"8b": LLAMA_8B, "70b": LLAMA_70B, "moe": MOE_30B}
+    few = replace(LLAMA_8B, n_layer=8)
+    specs = {"8b": LLAMA_8B, "8l": few, "70b": LLAMA_70B, "moe": MOE_30B}
     written = {name: spec.write(folder / f"{name}.gguf") for name, spec in specs.items()}
     write_llama(folder / "small.gguf", LlamaSpec(n_layer=2, n_vocab=512))
     return {**written, "small": folder / "small.gguf", "folder": folder}
@@ -42,9 +44,9 @@ def text_of(*arguments):
 
 
 def test_layers_in_host_memory(models):
-    data = answer(models["8b"], *GPU, "-ngl", 20, "-c", 4096, status=1)
-    assert data["verdict"].startswith("13 of 32 layers are read from host memory: about ")
-    text = text_of(models["8b"], *GPU, "-ngl", 20, "-c", 4096)
+    data = answer(models["8l"], *GPU, "-ngl", 5, "-c", 4096, status=1)
+    assert data["verdict"].startswith("4 of 8 layers are read from host memory: about ")
+    text = text_of(models["8l"], *GPU, "-ngl", 5, "-c", 4096)
     assert text.startswith(data["verdict"]) and "> -ngl all, too" in text
     assert "; -ngl all fits and gives about " in data["verdict"]
     first, second = data["reasons"][:2]
@@ -54,12 +56,14 @@ def test_layers_in_host_memory(models):
     before, after = first["remedy"]["seconds"]
     assert before == pytest.approx(data["graphs"][0]["seconds"])
     assert after < before / 2
-    assert data["command"].startswith("llama-server -m 8b.gguf -ngl ")
+    assert data["command"].startswith("llama-server -m 8l.gguf -ngl all ")
+    rate = data["graphs"][0]["seconds"] and 1 / after
+    assert float(data["verdict"].split()[-1].rstrip(".")) == pytest.approx(rate, rel=0.02)
     assert data["command"].endswith("--fit off")
     assert [one["device"] for one in data["memory"]] == ["gpu0", "CPU"]
     # The command that it gives is what it promised: it plans as the remedy did.
     flags = data["command"].split()[3:-2]
-    again = answer(models["8b"], *GPU, *flags, status=0)
+    again = answer(models["8l"], *GPU, *flags, status=0)
     assert again["graphs"][0]["seconds"] == pytest.approx(after, rel=1e-3)
     assert again["verdict"].startswith("Nothing to change was found: about ")
 
@@ -74,6 +78,15 @@ def test_a_model_that_does_not_fit(models):
     again = answer(models["70b"], *GPU, "-c", 4096, *flags.split(), status=1)
     assert not again["verdict"].startswith("It does not fit")
     assert all(one["needed"] <= one["free"] for one in again["memory"])
+
+
+@pytest.mark.thorough("long")
+def test_a_file_that_has_no_room_is_read_from_disk(models):
+    host = ("-d", "sim:gpu0,profile=rtx4090,memory=8G", "-d", "CPU,memory=4G")
+    data = answer(models["moe"], *host, "-ngl", 10, "-c", 512, status=1)
+    assert ": at most " in data["verdict"] and "have no room in memory" in data["verdict"]
+    text = text_of(models["moe"], *host, "-ngl", 10, "-c", 512)
+    assert " GiB more than is free" in text
 
 
 @pytest.mark.thorough("long")
