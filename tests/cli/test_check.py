@@ -2,9 +2,11 @@
 
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
+import ggml_py as ggml
 from ggml_py.cli.shared import this_machine as machine
 from ggml_py.cli.shared.this_machine import MachineFact, ThisMachine
 from ggml_py.models.synthetic import LlamaSpec, write_llama
@@ -166,6 +168,7 @@ def test_this_machine():
     facts = {fact["what"]: fact["text"] for fact in data["facts"]}
     assert "with cpu" in facts["build"] and "CPU" in facts["CPU"]
     assert facts["recorder"] and facts["libllama"] and facts["threads"]
+    assert facts["order"].startswith("BLAS, CPU: ") and "builds " in facts["cache"]
     shown = run("check").stdout.splitlines()
     assert shown[0].startswith("llama.cpp would put a model on ")
     assert all(len(line) <= 80 for line in shown)
@@ -194,6 +197,21 @@ def test_what_is_wrong_with_a_machine(monkeypatch, tmp_path):
     for words in ("-t 1", "--backend cpu,blas,rpc,cuda", "memory=1024M",
                   "sysctl vm.overcommit_memory=0", "echo madvise"):  # fmt: skip
         assert words in mended, words
+
+
+def test_an_integrated_gpu_is_used_only_alone(monkeypatch):
+    """C++: llama_prepare_model_devices"""
+
+    def used(**types):
+        kinds = ((name, ggml.enums.BackendDevType[t]) for name, t in types.items())
+        named = [SimpleNamespace(name=name, type=kind) for name, kind in kinds]
+        monkeypatch.setattr("ggml_py.backends.device.devices", lambda: named)
+        return machine._used().removeprefix("llama.cpp would put a model on ")
+
+    assert used(Vulkan0="IGPU", CPU="CPU") == "Vulkan0"
+    assert used(Vulkan0="IGPU", CUDA0="GPU", CPU="CPU") == (
+        "CUDA0 and not on Vulkan0, which is integrated")
+    assert used(CPU="CPU") == "the CPU: there is no GPU"
 
 
 def test_text_of_others_is_no_markup():

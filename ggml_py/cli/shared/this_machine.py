@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +22,14 @@ _VENDORS = {
     "0x10de": ("NVIDIA", ("cuda", "vulkan")), "0x1002": ("AMD", ("hip", "vulkan")),
     "0x8086": ("Intel", ("sycl", "vulkan")),
 }  # fmt: skip
+_GPUS = {"GPU": "discrete GPU", "IGPU": "integrated GPU"}
 _PROC, _CGROUP = Path("/proc"), Path("/sys/fs/cgroup")
+_CACHE = (
+    Path.home() / "Library" / "Caches"
+    if sys.platform == "darwin"
+    else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+) / "ggml_py"  # as vendor/cache.py
+_MOST_SHOWN = 4  # folders of the cache
 _HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 _STRICT = "2"  # of vm.overcommit_memory
 # Features that ggml's kernels use: Linux's name of each, and the CPU backend's.
@@ -92,8 +100,11 @@ def this_machine() -> ThisMachine:
 def _used() -> str:
     from ...backends.device import devices
 
-    names = [d.name for d in devices() if d.type.name in ("GPU", "IGPU")]
-    return f"llama.cpp would put a model on {', '.join(names) or 'the CPU: there is no GPU'}"
+    discrete, integrated = ([d.name for d in devices() if d.type.name == t] for t in _GPUS)
+    used = discrete or integrated
+    beside = f" and not on {', '.join(integrated)}, which is integrated" if discrete else ""
+    where = ", ".join(used) + beside * bool(integrated) if used else "the CPU: there is no GPU"
+    return f"llama.cpp would put a model on {where}"
 
 
 def without_devices() -> dict[str, str]:
@@ -131,8 +142,18 @@ def _build() -> Iterator[MachineFact]:
                 "computes on it", True, f"ggml-py build --backend {','.join([*has, backends[0]])}",
             )  # fmt: skip
     others = builds()
-    size = sum(f.stat().st_size for b in others for f in b["folder"].rglob("*") if f.is_file())
+    size = sum(_size(build["folder"]) for build in others)
     yield MachineFact("builds", f"{counted(len(others), 'build')} of ggml, {format_bytes(size)}")
+    if _CACHE.is_dir():
+        sizes = {folder.name: _size(folder) for folder in _CACHE.iterdir() if folder.is_dir()}
+        largest = sorted(sizes, key=lambda name: -sizes[name])[:_MOST_SHOWN]
+        text = ", ".join(f"{name} {format_bytes(sizes[name])}" for name in largest)
+        yield MachineFact("cache", f"{format_bytes(sum(sizes.values()))} in {_CACHE}: {text}, …; "
+                          "what is deleted is made again when it is needed")  # fmt: skip
+
+
+def _size(folder: Path) -> int:
+    return sum(f.stat().st_size for f in folder.rglob("*") if f.is_file() and not f.is_symlink())
 
 
 def _cards() -> list[tuple[str, tuple[str, ...]]]:
@@ -149,10 +170,14 @@ def _cards() -> list[tuple[str, tuple[str, ...]]]:
 def _devices() -> Iterator[MachineFact]:
     from ...backends.device import devices
 
-    for d in devices():
+    found = devices()
+    for d in found:
         free, total = d.memory
         memory = f"{format_bytes(free)} of {format_bytes(total)} free" if total else "host's memory"
-        yield MachineFact(d.name, f"{d.type.name}, {d.description}, {memory}")
+        kind = _GPUS.get(d.type.name, d.type.name)
+        yield MachineFact(d.name, f"{kind}, {d.description}, {memory}")
+    order = ", ".join(d.name for d in found)
+    yield MachineFact("order", f"{order}: the scheduler prefers the first that can compute an op")
     for name, reason in without_devices().items():
         yield MachineFact(name, reason)
 
