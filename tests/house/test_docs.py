@@ -30,9 +30,6 @@ COMMANDS = [
 # are not run: they set up a machine, take minutes, or need a future release.
 TWO_COMMANDS = "test_readme.test_the_two_commands_are_there_and_ci_runs_the_second"
 TESTED = {
-    ("docs/VIEW.md", "ggml-py plan model.gguf -ngl 99"): "test_docs.test_commands",
-    ("docs/DEVICES.md", "ggml-py plan model.gguf"): "test_docs.test_commands",
-    ("docs/RUN.md", "ggml-py trace model.gguf"): "test_docs.test_commands",
     ("docs/EXPLAIN.md", "37 splits,"): "test_docs.test_the_headline_is_that_of_the_demo",
     ("docs/PROFILES.md", "ggml-py plan model.gguf"):
         "test_profiles.test_a_plan_says_what_is_not_on_record",
@@ -119,7 +116,8 @@ def test_commands(looked_at, command):
     done = subprocess.run(
         ["bash", "-c", command], cwd=looked_at, env=env, capture_output=True, text=True, check=False
     )
-    assert done.returncode == 0, done.stderr
+    wrong = command.startswith("ggml-py check")  # exit status 1: something is wrong there
+    assert done.returncode in (0, int(wrong)), done.stderr
     written = re.search(r"-o (\S+)", command)
     assert written is None or (looked_at / written[1]).stat().st_size > 1000
 
@@ -134,7 +132,10 @@ def untested(page):
     """(line, first line of code) of the page's blocks that no test runs or compares."""
     name = page.relative_to(REPO).as_posix() if page.is_relative_to(REPO) else page.name
     starts = tuple(start for of, start in TESTED if of == name)
-    found = [(b.line, b.text.strip().partition("\n")[0]) for b in doc_pages.others(page)]
+    found = [
+        (b.line, b.text.strip().partition("\n")[0]) for b in doc_pages.others(page)
+        if not {line.partition("#")[0].strip() for line in b.text.splitlines()} <= {"", *COMMANDS}
+    ]  # fmt: skip
     return [f"{name}:{line}: {code}" for line, code in found if not code.startswith(starts)]
 
 
