@@ -100,6 +100,7 @@ def test_a_programs_command_line(models):
     assert data["command"].count("ffn_(up|down|gate|gate_up)_(ch|)exps=CPU") <= 1
 
 
+@pytest.mark.thorough("long")
 def test_files(models):
     plan, other = models["folder"] / "a.json.gz", models["folder"] / "b.json.gz"
     ok("plan", models["8b"], *GPU, "-ngl", 20, "-c", 4096, "-o", plan)
@@ -133,6 +134,7 @@ def test_a_record(models):
     assert run("check", path, "--plan", 1).returncode == 0
 
 
+@pytest.mark.thorough("long")
 def test_measured_times_are_called_so(models):
     run_file = models["folder"] / "run.json"
     ok("trace", models["small"], "-n", 4, "-o", run_file)

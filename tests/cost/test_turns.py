@@ -60,6 +60,7 @@ def test_what_waits_differ_by_is_in_the_interval():
     assert differ.interval[1] > same.interval[1] and differ.interval[0] < same.interval[0]
 
 
+@pytest.mark.thorough("long")
 def test_turns_with_a_device_are_measured_for_their_length():
     with ggml.sim_device("gpu0") as card, Bench(card, 2, pace=0.02) as bench:
         overheads._copies(bench, ggml.device("CPU"))

@@ -88,6 +88,7 @@ HOST = r"^output\.weight$=CPU"
 VULKAN = ("-d", "sim:gpu0,profile=rtx4090,max_size=256M", "-d", "CPU", "-c", 8192)
 
 
+@pytest.mark.thorough("long")
 def test_what_is_larger_than_the_largest_buffer_is_not_recommended(models):
     """One of the commonest reports about Vulkan: "-ngl all" has the memory, and fails for one
     tensor, output.weight. All other layers fit. Attention scores and the copy of a weight for
@@ -128,6 +129,7 @@ def test_memory_names_what_to_keep_off_a_device(models, options, tensor, change)
     assert again["fits"]
 
 
+@pytest.mark.thorough("long")
 def test_a_moe_that_is_too_large_gets_two_options(models):
     """One option is not enough: all layers go to the card, the experts of some do not."""
     remedy = remedy_of(models["moe"], *SMALL, "-ngl", 20, "-c", 8192)
@@ -149,6 +151,7 @@ def test_without_a_data_sheet_bytes_decide(models):
     assert "times as quick" not in remedy["claim"]
 
 
+@pytest.mark.thorough("long")
 def test_findings_have_the_smallest_remedy_that_mends_them(models):
     """Without anything that fits they say so."""
     text = ok("plan", models["70b"], *BOTH, "-ngl", 60, "-c", 8192, "--advice", "--graphs",

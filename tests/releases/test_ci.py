@@ -75,6 +75,7 @@ def test_what_may_differ_is_named_in_a_file(folder):
     assert "| allowed |" in report.read_text()
 
 
+@pytest.mark.thorough("long")
 def test_recipes_are_kept_by_update(folder, monkeypatch):
     write_llama(folder / "small.gguf", LlamaSpec(n_layer=2, n_vocab=512))
     (folder / "cases.txt").write_text("# ours\n" + RECIPE)
