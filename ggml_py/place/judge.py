@@ -37,6 +37,7 @@ Changes = dict[str, Any]
 Opened = Callable[[Changes], AbstractContextManager["Model"]]
 LEAST = 0.05  # part of the time, or of the bytes, that a change must save
 _SLOWER = 10  # times that a byte takes in host memory, where speeds are not known
+_EACH = 0.93  # of what is left to try stays after a trial: how many there will be is not known
 _WORSE = 1.05  # from which on another graph's time is called longer
 _REFUSALS = (AbortError, AllocError, ModelError, UnknownDeviceError, ValueError)
 
@@ -116,6 +117,7 @@ class Judge:
         self.shapes: tuple[GraphShape, ...] = ()
         self.is_late = False  # whether something was not tried for lack of time
         self._seconds = 0.0  # of processor time that a look at the model takes
+        self.show: Callable[[float], object] = lambda _share: None  # how far the trials are
         self.until = float("inf")  # by `process_time`: other programs' work changes no answer
         began = process_time()
         self.given = self.trial({}, measured=True)
@@ -162,6 +164,7 @@ class Judge:
             if not self.has_time():
                 return Trial(changes, "not tried for lack of time")
             self._tried[key] = self._try(changes, measured)
+            self.show(1 - _EACH ** len(self._tried))
         return self._tried[key]
 
     def _try(self, changes: Changes, measured: bool) -> Trial:

@@ -78,8 +78,10 @@ class Remedies:
         known = {name: value for name, value in self._facts.items() if name != "n_ctx"}
         given = Given(self._setup.options, fit=self._fit, **known)
         named = (option.changes for one in findings for option in one.options if option.changes)
-        with bar("looking for options that make it quicker"):
-            return remedies(judge, given, map(self._added, named))
+        with bar("looking for options that make it quicker") as judge.show:
+            found = remedies(judge, given, map(self._added, named))
+        judge.show = lambda _share: None
+        return found
 
     def judged(self, findings: Sequence[Finding], graph: int = -1) -> list[Finding]:
         """The findings about a graph of the judge, with the smallest remedy that mends each, or
