@@ -322,7 +322,7 @@ def test_the_readme_shows_what_happens(oracle, tmp_path):
     text = (doc_pages.DOCS.parent / "README.md").read_text()
     block = re.search(r"^```\n(\$ ggml-py record.*?)^```$", text, re.M | re.S)[1]
     parts = re.split(r"(?m)^\$ (.*)\n", block)[1:]
-    assert len(parts) == 4
+    assert len(parts) == 2
     for command, shown in zip(parts[::2], parts[1::2], strict=True):
         assert _lasting(run(command)) == _lasting(shown), command
 
