@@ -69,6 +69,7 @@ class PlanSnapshot:
         from .files.reading import read_text
         from .files.writing import whole_file
         from .plan import Plan
+        from .trace.foreign import visible
 
         if not isinstance(plan, Plan):
             raise TypeError(f"plan_snapshot: expected a Plan, got {type(plan).__name__}")
@@ -94,7 +95,7 @@ class PlanSnapshot:
                 out.write(text.encode())
             self._run.written.add(str(page))
             return
-        raise AssertionError("\n".join(self._told(page, kept, plan, text)))
+        raise AssertionError(visible("\n".join(self._told(page, kept, plan, text))))
 
     def _told(self, page: Path, kept: str | None, plan: Plan, text: str) -> Iterator[str]:
         shown = _relative(page, self._run.config)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import importlib
 import io
 import logging
@@ -129,6 +130,23 @@ class _Closed(io.TextIOBase):
         raise OSError("standard output is closed: there is nowhere to print to")
 
 
+class _Bytes(io.RawIOBase):
+    """Bytes for a `_Stream`."""
+
+    def __init__(self, stream: _Stream) -> None:
+        self._stream = stream
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def writable(self) -> bool:
+        """True."""
+        return True
+
+    def write(self, data: Any) -> int:
+        """Writes them as text."""
+        self._stream.write(self._decoder.decode(bytes(data)))
+        return len(data)
+
+
 class _Stream:
     """Standard output or error: text that is printed cannot control the terminal, and has no names
     of temporary files and no passwords. Consoles of rich write to the stream itself."""
@@ -138,11 +156,17 @@ class _Stream:
         if isinstance(stream, io.TextIOWrapper):  # rather a "?" than no output at all
             stream.reconfigure(errors="replace")
         self.rich_proxied_file = _Closed() if stream is None else stream  # rich's name for it
+        self._bytes = _Bytes(self)
 
     def write(self, text: str) -> int:
         if not isinstance(text, str):  # click tries whether it takes bytes
             raise TypeError(f"expected a str, got {type(text).__name__}")
         return self.rich_proxied_file.write(visible(as_given(text)))
+
+    @property
+    def buffer(self) -> _Bytes:
+        """For bytes: another program's output, and all of click's on a stream of ASCII."""
+        return self._bytes
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.rich_proxied_file, name)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..files.kinds import LOG, RECORD, RUN
+from ..files.kinds import LOG, RECORD, RUN, in_command
 from .shared.model_options import (
     SHAPE_OPTIONS,
     ModelCommand,
@@ -117,7 +117,10 @@ def _checked(source: Source, predictions: Predictions) -> Checkup:
         phases = [_phase(source.plan(), predictions)]
     plan = phases[0].plan
     remedy = None if source.kind is LOG else remedy_of(plan, why_splits(plan))
-    more = (f"ggml-py plan {source} --advice", f"ggml-py view {source} --open")
+    more = (
+        in_command("ggml-py plan {path} --advice", source),
+        in_command("ggml-py view {path} --open", source),
+    )
     return checkup(phases, best=remedy, more=more)
 
 
@@ -143,7 +146,7 @@ def _of_model(source: Source, predictions: Predictions) -> Checkup:
     else:
         mended = (one.remedy for phase in phases for one in phase.findings if one.remedy)
         best, is_late = simplest([*remedies.found(), *mended]), judge.is_late
-    more = tuple(f"ggml-py {verb} {source}" for verb in ("plan", "memory"))
+    more = tuple(in_command(f"ggml-py {verb} {{path}}", source) for verb in ("plan", "memory"))
     return checkup(phases, judge.lacks, best, is_late, more)
 
 

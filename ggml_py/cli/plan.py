@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from ..trace.answers.passes import PASS_NAMES, has_leaf_passes
+from ..trace.answers.passes import PASS_NAMES, check_has_passes, has_leaf_passes
 from .shared.measured_run import analyze as show_misses
 from .shared.measured_run import analyze_option
 from .shared.model_options import ModelCommand, as_json, echo_json
@@ -178,6 +178,7 @@ class Part(NamedTuple):
 
 def _passes(plan: Plan) -> dict[str, Any]:
     """The backend of each node after each pass and sweep; the leafs' are under "leafs"."""
+    check_has_passes(plan)
     names = {i: backend.name for i, backend in enumerate(plan.backends)}
 
     def stages(tensors: tuple[PlanTensor, ...]) -> dict[str, list[str | None]]:

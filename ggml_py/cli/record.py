@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..files.kinds import in_command
 from ..files.sizes import parse_size
 from ..trace.names import counted
 from .shared.model_options import as_json, echo_json
@@ -300,7 +301,7 @@ def _ended(path: Path) -> str:
         return str(error)
     return (
         f"{path}: {counted(len(record), 'plan')} of {counted(len(record.processes), 'process')}, "
-        f"{size:,} bytes; `ggml-py view {path}` lists them"
+        + in_command(f"{size:,} bytes; `ggml-py view {{path}}` lists them", path)
     )
 
 

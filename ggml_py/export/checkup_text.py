@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterator
 
 from ..advice.checkup import Checkup, Setback
-from ..trace.foreign import markdown
+from ..trace.foreign import fenced, markdown
 
 MOST = 20  # lines
 _WIDTH = 80
@@ -75,7 +75,7 @@ def markdown_of(found: Checkup) -> str:
         rows += [f"| {markdown(d.device)} | {markdown(str(d))} |" for d in found.memory]
     rows += ["", *(f"Not known: {markdown(text)}  " for text in found.not_known)]
     if found.command:
-        rows += ["", "```sh", found.command, "```"]
+        rows += ["", *fenced(found.command, "sh")]
     return "\n".join(rows)
 
 

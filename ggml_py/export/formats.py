@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from ..cost.machine import Machine
 from ..files.writing import write_whole
+from ..trace.foreign import visible
 from ..trace.planned import Planned
 from ..trace.recorded import Recorded
 from ..typed import typed
@@ -111,7 +112,7 @@ def render(
     else:
         content = function(source) if other is None else function(source, other)
     if isinstance(content, str):
-        return content
+        return visible(content) if exporter.name == "text" else content
     return json.dumps(content, separators=(",", ":"))
 
 

@@ -5,13 +5,12 @@ The last folded part is upstream's debug layout, which `Plan.from_debug_log` tur
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 from ..advice.all_findings import advice
 from ..trace.answers.excerpt import limits
 from ..trace.answers.shares import headline
-from ..trace.foreign import markdown, visible
+from ..trace.foreign import fenced, markdown, visible
 from ..trace.names import counted
 from ..trace.planned import Planned, format_bytes
 from ..trace.units import AtLeast
@@ -127,13 +126,12 @@ def _folded(what: str, head: tuple[str, ...], rows: Sequence[tuple[object, ...]]
 
 
 def _layout(plan: Planned, room: int) -> str:
-    text = to_text.render(plan)
-    text = visible(text)
+    text = visible(to_text.render(plan))
     room -= 300
     cut = ""
     if len(text) > room:
         text = text[: text.rfind("\n", 0, max(room, 1)) + 1]
         cut = "(cut: attach the file that `ggml-py plan ... -o plan.json.gz` writes)\n"
-    fence = "`" * max(3, 1 + max((len(m) for m in re.findall("`+", text)), default=0))
     head = "<details><summary>every node, as GGML_SCHED_DEBUG=2 prints it</summary>"
-    return f"\n{head}\n\n{fence}\n{text}{fence}\n{cut}\n</details>\n"
+    shown = "\n".join(fenced(text.removesuffix("\n")))
+    return f"\n{head}\n\n{shown}\n{cut}\n</details>\n"

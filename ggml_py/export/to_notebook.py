@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from html import escape
-
 from ..trace.answers.run_summary import summarize
 from ..trace.answers.shares import format_count, headline, shares
+from ..trace.foreign import html
 from ..trace.html import MOST, folded, table
 from ..trace.names import counted
 from ..trace.planned import Planned, format_bytes
@@ -39,7 +38,7 @@ def plan(plan: Planned) -> str:
         for split in plan.splits[:MOST]
     ]
     columns = ["backend", "nodes", "FLOPs", "read and written", "weights held"]
-    shown = [f"<b>{escape(headline(plan))}</b>", table(columns, devices)]
+    shown = [f"<b>{html(headline(plan))}</b>", table(columns, devices)]
     title = counted(plan.n_splits, "split") + (
         f", the first {MOST}" if plan.n_splits > MOST else ""
     )
@@ -51,5 +50,5 @@ def plan(plan: Planned) -> str:
 def run(run: Recorded) -> str:
     """The headline, and where the time went."""
     summary = summarize(run)
-    told = f"<pre>{escape(str(summary))}</pre>"
-    return f"<div><b>{escape(summary.headline())}</b>{folded('where the time went', told)}</div>"
+    told = f"<pre>{html(str(summary))}</pre>"
+    return f"<div><b>{html(summary.headline())}</b>{folded('where the time went', told)}</div>"

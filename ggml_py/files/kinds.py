@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import zlib
 from collections.abc import Callable
 from typing import NamedTuple
 
 N_HEAD = 1 << 16  # first bytes that are looked at
+
+
+def in_command(advice: str, path: object) -> str:
+    """The advice with a path in its command, quoted: a shell may be given it."""
+    return advice.format(path=shlex.quote(str(path)))
 
 
 class FileKind(NamedTuple):
@@ -19,7 +25,7 @@ class FileKind(NamedTuple):
 
     def told(self, path: object, expected: str) -> str:
         """The message that `path` is this kind, not `expected` ("a GGUF file")."""
-        return f"{path} is {self.what}, not {expected}: {self.advice.format(path=path)}"
+        return f"{path} is {self.what}, not {expected}: {in_command(self.advice, path)}"
 
 
 MODEL = FileKind(

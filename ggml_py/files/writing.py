@@ -23,11 +23,12 @@ def whole_file(path: Path, replace: bool = True) -> Iterator[BinaryIO]:
     to the new file. Something that is not a regular file, such as /dev/stdout or a pipe, is written
     to directly. Raises OSError (disk full) and leaves nothing behind.
     """
-    path = Path(os.path.realpath(path))
+    path = Path(path)
     if replace and path.exists() and not path.is_file() and not path.is_dir():
         with path.open("wb") as out:
             yield out
         return
+    path = Path(os.path.realpath(path))  # after that: of a pipe (/dev/stdout) it is no path
     # In the same folder, so it can be renamed. Each call, on any thread, has its own name.
     part = path.with_name(f"{path.name[:_SHOWN]}.part{os.getpid()}-{next(_numbers)}")
     try:

@@ -19,12 +19,14 @@ from urllib.parse import unquote, urljoin, urlsplit
 
 from ..errors import GgufError
 from ..files import bounds
+from ..trace.foreign import without_secrets
 from .reader import Gguf
 
 PIECE = 1 << 20  # bytes of the first range; each further one is twice as long
 _MOST_PIECE = 16 << 20
 _TRIES = 4
-_SECRET = re.compile(r"(?i)((?:^|&)[^=&]*(?:token|sig|key|secret|passw|auth|cred)[^=&]*)=[^&]*")
+_NUMBER = "([0-9]{1,18})"
+_RANGE = f"bytes {_NUMBER}-{_NUMBER}/{_NUMBER}"
 _PART = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$")
 
 _NAMES: dict[str, str] = {}  # of temporary files and folders, and of addresses with secrets
@@ -79,11 +81,7 @@ def as_given(text: str) -> str:
 
 def shown(address: str) -> str:
     """An address without its password and without values of its query that look like secrets."""
-    parts = urlsplit(address)
-    user, at, host = parts.netloc.rpartition("@")
-    name, colon, _password = user.partition(":")
-    netloc = f"{name}{colon and ':***'}{at}{host}"
-    return parts._replace(netloc=netloc, query=_SECRET.sub(r"\1=***", parts.query)).geturl()
+    return without_secrets(address)
 
 
 def _name_of(address: str) -> str:
@@ -160,9 +158,11 @@ def _range(session: Any, address: str, start: int, end: int, total: int) -> tupl
                         return bytes(got[:wanted]), total
                 last = f"the connection ended after {len(got):,} of {wanted:,} bytes"
         except requests.exceptions.SSLError as error:
-            raise GgufError(f"{name}: its certificate is not valid: {error}") from None
+            raise GgufError(
+                f"{name}: its certificate is not valid: {without_secrets(str(error))}"
+            ) from None
         except (requests.exceptions.RequestException, HTTPError) as error:
-            last = str(error) or type(error).__name__
+            last = without_secrets(str(error)) or type(error).__name__
     raise GgufError(f"{name} cannot be read ({_TRIES} tries): {last}")
 
 
@@ -186,7 +186,12 @@ def _answer(session: Any, address: str, headers: dict[str, str], name: str) -> A
                     found.append(answer)
                     return
                 answer.close()  # requests would read its body to the end
-                where = urljoin(where, target)
+                try:
+                    where = urljoin(where, target)
+                except ValueError:
+                    raise GgufError(
+                        f"{name}: its server redirects to {shown(target)!r}, which is no address"
+                    ) from None
             raise GgufError(f"{name}: its server redirects more than {bounds.REDIRECTS} times")
         except BaseException as error:
             found.append(error)
@@ -221,8 +226,8 @@ def _parts(body: Any, name: str) -> Iterator[bytes]:
 def _total(answer: Any, address: str, start: int, before: int) -> int:
     """The length of the file. Raises `GgufError` for an answer that is not the range."""
     if answer.status_code == 200:
-        length = answer.headers.get("Content-Length")
-        size = f"{int(length):,} bytes" if length else "an unknown number of bytes"
+        length = re.fullmatch(_NUMBER, answer.headers.get("Content-Length", ""))
+        size = f"{int(length[0]):,} bytes" if length else "an unknown number of bytes"
         raise GgufError(
             f"{address}: its server does not send parts of a file, so its header would cost the "
             f"whole file, {size}: download it, and give its path"
@@ -233,7 +238,7 @@ def _total(answer: Any, address: str, start: int, before: int) -> int:
         raise GgufError(
             f"{address}: the server was asked for plain bytes and sends them as {coding!r}"
         )
-    found = re.fullmatch(r"bytes (\d+)-(\d+)/(\d+)", answer.headers.get("Content-Range", ""))
+    found = re.fullmatch(_RANGE, answer.headers.get("Content-Range", ""))
     if found is None or int(found[1]) != start:
         raise GgufError(
             f"{address}: the server was asked for bytes from {start:,} and sends "

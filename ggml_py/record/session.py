@@ -19,6 +19,7 @@ from ..files.damage import INTERNAL, said
 from ..files.reading import open_file, read_file
 from ..plan import Plan
 from ..trace.decode import Layouts, Meaning, Records, read
+from ..trace.foreign import hidden
 from ..trace.names import counted
 from ..trace.pins import NORMS
 from ..trace.planned import Planned
@@ -101,8 +102,8 @@ class Process:
 
     @property
     def argv(self) -> tuple[str, ...]:
-        """Its command line."""
-        return tuple(map(str, self.head.get("argv", ())))
+        """Its command line, without secrets."""
+        return hidden(map(str, self.head.get("argv", ())))
 
     @property
     def started(self) -> int:

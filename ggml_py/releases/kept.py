@@ -10,6 +10,7 @@ of records (`NAME.ggrec`), are planned again with the answers that were recorded
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from collections.abc import Sequence
@@ -98,9 +99,11 @@ def update(kept: Sequence[Kept], made: Sequence[Made]) -> list[Path]:
 
 def _check_inside(path: Path, folder: Path) -> None:
     """Raises ValueError for a file elsewhere: somebody else may have made the folder."""
-    if not path.resolve().is_relative_to(folder.resolve()):
+    # Not `resolve`, which raises RuntimeError for links that lead to each other.
+    real = Path(os.path.realpath(path))
+    if not real.is_relative_to(os.path.realpath(folder)):
         raise ValueError(
-            f"{path} is {path.resolve()}, outside the folder: expected a file that is in {folder}"
+            f"{path} is {real}, outside the folder: expected a file that is in {folder}"
         )
 
 

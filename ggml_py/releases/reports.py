@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection
-from html import escape
 from xml.etree import ElementTree
 
 from ..export.palette import fills
 from ..plan import Plan
-from ..trace.foreign import markdown, visible
+from ..trace.foreign import fenced, html, markdown, visible
 from ..trace.names import counted
 from ..trace.planned import format_bytes
 from .compare import Compared, Comparison
@@ -46,7 +44,7 @@ def to_junit(found: Comparison, unexpected: Collection[str]) -> str:
 
 def to_markdown(found: Comparison, unexpected: Collection[str]) -> str:
     """Markdown for a comment on a pull request: the cases that differ, with the reasons folded."""
-    lines = [f"### Plans: {found.headline()}", ""]
+    lines = [f"### Plans: {markdown(found.headline())}", ""]
     rows = [row for row in found.rows if row.differs]
     if rows:
         lines += ["| case | what is different | |", "|---|---|---|"]
@@ -60,14 +58,13 @@ def to_markdown(found: Comparison, unexpected: Collection[str]) -> str:
             text for row in rows[:_SHOWN]
             for text in (f"{row.case}:", *(f"  {text}" for text in details(row)))
         ]  # fmt: skip
-        longest = max((len(run) for run in re.findall("`+", "\n".join(why))), default=0)
-        fence = "`" * max(3, longest + 1)
-        lines += ["", "<details><summary>Why</summary>", "", f"{fence}text", *why, fence]
-        lines += ["", "</details>"]
+        shown = fenced("\n".join(why), "text")
+        lines += ["", "<details><summary>Why</summary>", "", *shown, "", "</details>"]
     without = [row for row in found.rows if all(row.errors)]
     if without:
-        lines += ["", f"Without a plan on either side: {', '.join(row.case for row in without)}"]
-    return visible("\n".join(lines)) + "\n"
+        names = ", ".join(markdown(row.case) for row in without)
+        lines += ["", f"Without a plan on either side: {names}"]
+    return "\n".join(lines) + "\n"
 
 
 def details(row: Compared) -> list[str]:
@@ -84,8 +81,8 @@ def to_html(found: Comparison, unexpected: Collection[str]) -> str:
     rows = "".join(_html_case(found, row, unexpected) for row in found.rows)
     return (
         '<!doctype html><html lang="en"><meta charset="utf-8">'
-        f"<title>{escape(found.headline())}</title><style>{_STYLE}</style>"
-        f"<h1>{escape(found.headline())}</h1>{visible(rows)}</html>\n"
+        f"<title>{html(found.headline())}</title><style>{_STYLE}</style>"
+        f"<h1>{html(found.headline())}</h1>{rows}</html>\n"
     )
 
 
@@ -95,13 +92,13 @@ def _html_case(found: Comparison, row: Compared, unexpected: Collection[str]) ->
         state = "no plan"
     both = ((found.before, row.before), (found.after, row.after))
     strips = "".join(
-        f"<tr><th>{escape(name)}<td>{_strip(made.plan) if made.plan else escape(made.error)}"
+        f"<tr><th>{html(name)}<td>{_strip(made.plan) if made.plan else html(made.error)}"
         for name, made in both
     )
-    text = escape("\n".join(details(row)))
+    text = html("\n".join(details(row)))
     return (
         f'<details class="{state.replace(" ", "-")}"{" open" * (state == "differs")}>'
-        f"<summary><b>{state}</b> {escape(row.case)}: {escape(row.headline())}</summary>"
+        f"<summary><b>{state}</b> {html(row.case)}: {html(row.headline())}</summary>"
         f"<table>{strips}</table><pre>{text}</pre></details>"
     )
 
@@ -114,7 +111,7 @@ def _strip(plan: Plan) -> str:
     def split(backend: str, n: int, title: str) -> str:
         return (
             f'<i style="width:{100 * n / total:.3f}%;background:{colors[backend]}" '
-            f'title="{escape(title)}"></i>'
+            f'title="{html(title)}"></i>'
         )
 
     parts = "".join(
@@ -126,7 +123,7 @@ def _strip(plan: Plan) -> str:
         for s in plan.splits
     )  # fmt: skip
     names = dict.fromkeys(s.backend for s in plan.splits)
-    legend = " ".join(f'<em style="background:{colors[n]}"></em>{escape(n)}' for n in names)
+    legend = " ".join(f'<em style="background:{colors[n]}"></em>{html(n)}' for n in names)
     return f'<div class="strip">{parts}</div>{legend}'
 
 

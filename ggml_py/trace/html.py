@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from html import escape
+
+from .foreign import html
 
 MOST = 12  # rows of a table
 _CELL = "padding:1px 10px 1px 0;text-align:left;vertical-align:top"
@@ -11,14 +12,14 @@ _CELL = "padding:1px 10px 1px 0;text-align:left;vertical-align:top"
 
 def folded(title: str, inner: str) -> str:
     """A part that opens at a click. `inner` is HTML."""
-    return f"<details><summary>{escape(title)}</summary>{inner}</details>"
+    return f"<details><summary>{html(title)}</summary>{inner}</details>"
 
 
 def table(columns: Iterable[object], rows: Iterable[Iterable[object]]) -> str:
     """A table with a head."""
-    head = "".join(f'<th style="{_CELL}">{escape(str(c))}</th>' for c in columns)
+    head = "".join(f'<th style="{_CELL}">{html(str(c))}</th>' for c in columns)
     body = "".join(
-        "<tr>" + "".join(f'<td style="{_CELL}">{escape(str(v))}</td>' for v in row) + "</tr>"
+        "<tr>" + "".join(f'<td style="{_CELL}">{html(str(v))}</td>' for v in row) + "</tr>"
         for row in rows
     )
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"

@@ -14,6 +14,7 @@ from ...llama.options import TABLE, flag_text
 from .model_options import LOAD_OPTIONS, SHAPE_OPTIONS
 
 _VALUE = r"""\{[^{}]*\}|'[^']*'|"[^"]*"|\([^()]*\)|-?\d{1,3}(?:,\d{3})+|[^\s:;,()]+"""
+_LONGEST = 200  # characters of a value
 _BEFORE = r"(?<![\w.-])"
 
 
@@ -61,6 +62,8 @@ def _options_of_models(own: Mapping[str, click.Option]) -> Iterator[tuple[str, c
 def _words(option: click.Option, text: str) -> str:
     """A keyword's value behind its flag."""
     try:
+        if len(text) > _LONGEST:  # no value of ours: Python's parser has limits of its own
+            raise ValueError
         value = ast.literal_eval(text.replace(",", "") if text[0] in "-123456789" else text)
     except (SyntaxError, ValueError):
         value = text

@@ -18,7 +18,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import click
 
 from ...files import bounds
-from ...files.kinds import LOG, MODEL, N_HEAD, PLAN, RECORD, RUN, SNAPSHOT, FileKind, kind_of
+from ...files.kinds import (
+    LOG,
+    MODEL,
+    N_HEAD,
+    PLAN,
+    RECORD,
+    RUN,
+    SNAPSHOT,
+    FileKind,
+    in_command,
+    kind_of,
+)
 from ...files.reading import (
     UNMARKED,
     decompressed,
@@ -141,7 +152,7 @@ class Source:
             advice = use.instead.get(kind)
             raise click.UsageError(
                 kind.told(self, use.expected) if advice is None
-                else f"{self} is {kind.what}: {advice.format(path=self)}"
+                else f"{self} is {kind.what}: {in_command(advice, self)}"
             )  # fmt: skip
         return kind
 

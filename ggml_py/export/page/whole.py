@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import html
 import json
 import re
 from typing import Any
 
+from ...trace.foreign import html
 from .. import palette
 
 
@@ -18,7 +18,7 @@ def whole(title: str, headline: str, body: str, css: str, parts: list[str], data
     css = palette.css() + css
     script = '"use strict";(() => {\n' + "\n".join(parts) + "})();"
     put = {
-        "TITLE": html.escape(title), "HEADLINE": html.escape(headline),
+        "TITLE": html(title), "HEADLINE": html(headline),
         "SCRIPT": script, "DATA": _json(data),
     }  # fmt: skip
     filled = re.sub("@([A-Z]+)@", lambda mark: put[mark[1]], body)
@@ -31,7 +31,7 @@ def whole(title: str, headline: str, body: str, css: str, parts: list[str], data
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         '<meta name="generator" content="ggml_py">\n'
-        f"<title>{html.escape(title)}</title>\n<style>{css}</style>\n</head>\n"
+        f"<title>{html(title)}</title>\n<style>{css}</style>\n</head>\n"
         f"{filled}</html>\n"
     )
 

@@ -6,9 +6,9 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
-from html import escape
 from typing import Any
 
+from ..foreign import html
 from ..html import MOST, folded
 from ..names import counted
 from ..planned import Planned, PlanTensor, format_bytes
@@ -214,10 +214,10 @@ class Diff:
 
     def _repr_html_(self) -> str:
         """The headline, and each kind of difference."""
-        parts = [f"<b>{escape(self.headline())}</b>"]
+        parts = [f"<b>{html(self.headline())}</b>"]
         for title, rows in self.sections():
             more = [f"… {len(rows) - MOST} more"] if len(rows) > MOST else []
-            items = "".join(f"<li>{escape(row)}</li>" for row in [*rows[:MOST], *more])
+            items = "".join(f"<li>{html(row)}</li>" for row in [*rows[:MOST], *more])
             parts.append(folded(f"{title} ({len(rows)})", f"<ul>{items}</ul>"))
         return f"<div>{''.join(parts)}</div>"
 

@@ -23,10 +23,15 @@ def has_leaf_passes(plan: Planned) -> bool:
     return all(leaf.placement.passes for leaf in plan.leafs)
 
 
-def passes_text(plan: Planned) -> str:
-    """See `Plan.passes`."""
+def check_has_passes(plan: Planned) -> None:
+    """Raises ValueError for a plan from a log or a snapshot."""
     if plan.capture.source != "scheduler":
         raise ValueError(f"a {plan.capture.source} does not contain the passes, only their result")
+
+
+def passes_text(plan: Planned) -> str:
+    """See `Plan.passes`."""
+    check_has_passes(plan)
     letters = backend_letters([b.name for b in plan.backends])
     lines = _lines(letters, plan.nodes)
     if plan.leafs:
