@@ -391,8 +391,8 @@ SOURCES = {
         "m.gguf", _gguf, lambda path: _read_model(path), (
             "plan m.gguf -v", "plan m.gguf -o OUT.html --json", "plan m.gguf -o OUT.md",
             "explain m.gguf 5", "check m.gguf --markdown", "sweep m.gguf -n 1,2",
-            "generate m.gguf -n 2 -p w1", "generate m.gguf -n 2 --chat -p w1", "view m.gguf",
-            "trace m.gguf -n 1 -p 2 --json",
+            "generate m.gguf -t 1 -n 2 -p w1", "generate m.gguf -t 1 -n 2 --chat -p w1",
+            "trace m.gguf -t 1 -n 1 -p 2 --json", "view m.gguf",
         ),
     ),
 }  # fmt: skip
