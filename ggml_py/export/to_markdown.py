@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from ..advice.all_findings import advice
 from ..trace.answers.excerpt import limits
 from ..trace.answers.shares import headline
-from ..trace.foreign import fenced, markdown, visible
+from ..trace.foreign import fenced, markdown
 from ..trace.names import counted
 from ..trace.planned import Planned, format_bytes
 from ..trace.units import AtLeast
@@ -126,7 +126,7 @@ def _folded(what: str, head: tuple[str, ...], rows: Sequence[tuple[object, ...]]
 
 
 def _layout(plan: Planned, room: int) -> str:
-    text = visible(to_text.render(plan))
+    text = to_text.render(plan)
     room -= 300
     cut = ""
     if len(text) > room:
