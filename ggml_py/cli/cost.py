@@ -12,7 +12,7 @@ from ..trace.units import format_rate, format_rates, format_time
 from .shared.measured_run import show_analysis
 from .shared.model_options import IntList, ModelCommand, as_json, echo_json
 from .shared.predicted import load_machine, machine_option, said_of
-from .shared.source import Source, check_options, planning_options
+from .shared.source import Source, as_given, check_options, planning_options
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -86,7 +86,7 @@ def command(
     doubts = machine.doubts_about(_computing(rows))
     line = None
     if not _refusal(model):
-        line = bench_line(model, n_prompt, n_gen, depths, n_layer)
+        line = as_given(bench_line(model, n_prompt, n_gen, depths, n_layer))
     if as_json:
         echo_json({
             "machine": machine.to_dict()["machine"], "doubts": list(doubts),
@@ -158,7 +158,7 @@ def bench_line(
     """The line of llama-bench that measures what was predicted."""
     from ..place.placing_flags import Flags, device_words
 
-    words = ["llama-bench", "-m", model.given, *device_words(model.devices(), "bench")]
+    words = ["llama-bench", "-m", model.path, *device_words(model.devices(), "bench")]
     words += Flags.of(model.flags()).words("bench", n_layer)
     for flag, numbers in (("-p", n_prompt), ("-n", n_gen), ("-d", depths)):
         words += [flag, ",".join(map(str, numbers))]

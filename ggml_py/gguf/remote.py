@@ -8,6 +8,7 @@ that reads a header can read it.
 from __future__ import annotations
 
 import re
+import shlex
 import tempfile
 import threading
 import time
@@ -29,6 +30,7 @@ _NUMBER = "([0-9]{1,18})"
 _RANGE = f"bytes {_NUMBER}-{_NUMBER}/{_NUMBER}"
 _PART = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$")
 
+to_download: dict[str, str] = {}  # files of command lines that were shown, with their addresses
 _NAMES: dict[str, str] = {}  # of temporary files and folders, and of addresses with secrets
 
 Progress = Callable[[int, int], object]
@@ -73,8 +75,14 @@ def named(local: str | Path, name: str | Path) -> Iterator[None]:
 
 
 def as_given(text: str) -> str:
-    """A message with the names that were given in place of temporary ones."""
+    """A message with the names that were given in place of temporary ones. The command line of a
+    program, which reads no address with -m, has the name of the downloaded file."""
     for local in sorted(_NAMES, key=len, reverse=True):
+        if is_address(_NAMES[local]):
+            file = shlex.quote(Path(local).name)
+            parts = re.split(rf"(?<=-m )'?{re.escape(local)}'?", text)
+            text = file.join(parts)
+            to_download.update({file: _NAMES[local]} if parts[1:] else {})
         text = text.replace(local, _NAMES[local])
     return text
 
@@ -162,8 +170,19 @@ def _range(session: Any, address: str, start: int, end: int, total: int) -> tupl
                 f"{name}: its certificate is not valid: {without_secrets(str(error))}"
             ) from None
         except (requests.exceptions.RequestException, HTTPError) as error:
-            last = without_secrets(str(error)) or type(error).__name__
-    raise GgufError(f"{name} cannot be read ({_TRIES} tries): {last}")
+            last = without_secrets(_reason(error))
+    raise GgufError(
+        f"{name} cannot be read ({_TRIES} tries): {last}. Check the address, or download the file"
+    )
+
+
+def _reason(error: BaseException) -> str:
+    """What the system said, without the objects that requests wraps it in."""
+    inside = (getattr(error, "reason", None), *error.args)
+    inner = next((one for one in inside if isinstance(one, BaseException)), None)
+    if inner is not None:
+        return _reason(inner)
+    return re.sub(r"(?s)^.*\[Errno -?\d+\] ", "", str(error)).rstrip(")") or type(error).__name__
 
 
 def _answer(session: Any, address: str, headers: dict[str, str], name: str) -> Any:

@@ -114,6 +114,7 @@ _FETCHING = ("check", "plan", "cost", "sweep", "place", "corpus make")  # they n
 _PLURALS = {LOG: "logs", RECORD: "records", PLAN: "saved plans"}
 # Options beside a program's command line: its machine, and the graph's shape.
 _BESIDE = ("devices", "profile_set", "no_build", "n_tokens", "n_past", "n_seqs")
+_SHOWN = 3  # files of a folder
 _STDIN = "standard input"
 _N_MAGIC = 16
 _BENCH_GEN = 128  # llama-bench's default of -n
@@ -493,6 +494,13 @@ def as_given(text: str) -> str:
     return text if remote is None else str(remote.as_given(text))
 
 
+def say_downloads() -> None:
+    """Says which files of the printed command lines are at an address."""
+    remote = sys.modules.get("ggml_py.gguf.remote")
+    for file, address in remote.to_download.items() if remote is not None else ():
+        click.echo(f"{file} is to be downloaded first, from {address}", err=True)
+
+
 def _say_fit(model: Model) -> None:
     if fitted := getattr(model, "fit_arguments", ""):
         click.echo(f"--fit chose {fitted}", err=True)
@@ -514,6 +522,10 @@ class SourceType(click.Path):
         """The source; a usage error for a folder, unless the verb takes some."""
         if isinstance(value, Source):
             return value
+        if not self.dir_okay and Path(value).is_dir():
+            models = [path.name for path in sorted(Path(value).glob("*.gguf"))[:_SHOWN]]
+            found = f", such as {', '.join(models)} in it" if models else ""
+            self.fail(f"File {value!r} is a directory: expected a file{found}", param, ctx)
         return Source(str(super().convert(value, param, ctx)), self._use)
 
 
