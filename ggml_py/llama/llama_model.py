@@ -40,6 +40,7 @@ from .model_sizes import ModelSizes
 from .native import ContextHandle, give_threads, lacking, load_model, naming, new_context
 from .observer import ContextRecording
 from .options import Fit, Options
+from .overrides import warn_of_unmatched
 from .params import Params
 from .plans import Look, build, plan_of, reserved_plan_of, trace
 from .room import rooms
@@ -93,6 +94,8 @@ class LlamaModel(SequenceCalls):
         self._only_header = only_header
         self._stamps = gguf._stamps
         self._weights, self._opened_again = tuple(gguf.tensors), again
+        patterns = (pattern for pattern, _place in self.fitted.get("tensor_overrides", ()))
+        warn_of_unmatched(patterns, self._weights)
         learned = gguf.tensors.get("position_embd.weight")
         self._n_positions = POS_MAX if learned is None else int(learned.ne[1])
         self._made = model_made(gguf, options, self._params.devices, line)

@@ -22,6 +22,10 @@ Overrides = Mapping[str, Place] | Iterable[tuple[str, Place]]
 # llama.cpp's patterns for the tensors of experts and of a dense network (common.h).
 _EXPERTS = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps"
 _DENSE = r"\.ffn_(up|down|gate)\."
+_NONE = {
+    _EXPERTS: "-cmoe, -ncmoe (cpu_moe, n_cpu_moe): the model has no experts",
+    _DENSE: "-ncffn (n_cpu_ffn): the model has no dense networks",
+}
 _PAIR = re.compile(r"(.+?)=([^=,]+)(?:,|$)")
 _LAYER = re.compile(r"(blk\\\.)(\d+)(\\\..*)")
 
@@ -126,18 +130,32 @@ def resolve_overrides(
     )
 
 
-def warn_of_unmatched(overrides: Iterable[Override], names: Iterable[str]) -> None:
-    """Logs a warning for each override whose pattern matches none of the names."""
+def warn_of_unmatched(patterns: Iterable[str], names: Iterable[str]) -> None:
+    """Logs a warning for each pattern that is found in none of the names; for those of -cmoe,
+    -ncmoe and -ncffn, whose first layers may lack such tensors, if none of the layers has them."""
     names = list(names)
-    for override in overrides:
-        if not any(override.pattern.search(name) for name in names):
-            log.warning(
-                "tensor_overrides (-ot): '%s' matches none of the model's %d tensors, which have "
-                "names like %s",
-                override.pattern.pattern,
-                len(names),
-                _examples(names),
-            )
+    kinds = {p: next((kind for kind in _NONE if p.endswith(kind)), p) for p in patterns}
+    for pattern in dict.fromkeys(kinds.values()):
+        if _is_found(pattern, names):
+            continue
+        if pattern in _NONE:
+            log.warning("%s, so nothing is kept on the CPU", _NONE[pattern])
+            continue
+        log.warning(
+            "tensor_overrides (-ot): '%s' matches none of the model's %d tensors, which have "
+            "names like %s",
+            pattern,
+            len(names),
+            _examples(names),
+        )
+
+
+def _is_found(pattern: str, names: Sequence[str]) -> bool:
+    try:
+        regex = re.compile(pattern)
+    except re.error:  # of a program's command line, which has C++'s syntax
+        return True
+    return any(map(regex.search, names))
 
 
 def _examples(names: Sequence[str]) -> str:

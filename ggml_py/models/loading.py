@@ -182,8 +182,7 @@ def _ours(
         found = rooms(devices)
         placement, threads = _placement(options, devices, hp, stack)
         made = model_made(gguf, options, devices)
-        given = placement.overrides[: len(options.tensor_overrides)]
-        warn_of_unmatched(given, gguf.tensors)
+        warn_of_unmatched((one.pattern.pattern for one in placement.overrides), gguf.tensors)
         # llama.cpp's bound on the nodes of a graph (llama_context::graph_max_nodes)
         sched = placement.scheduler(max(1024, 8 * len(gguf.tensors)))
         weights, tensors = _weights(gguf, graph, hp, placement, stack)

@@ -75,12 +75,16 @@ def _words(option: click.Option, text: str) -> str:
 
 
 class FlagHandler(logging.Handler):
-    """Prints warnings of the library on standard error."""
+    """Prints warnings of the library on standard error, each once: verbs may open a model often."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
         self.command: click.Command | None = None
+        self._said = set[str]()
 
     def emit(self, record: logging.LogRecord) -> None:
         """Prints one."""
-        click.echo(with_flags(record.getMessage(), self.command), err=True)
+        text = with_flags(record.getMessage(), self.command)
+        if text not in self._said:
+            self._said.add(text)
+            click.echo(text, err=True)
