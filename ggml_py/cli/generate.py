@@ -51,9 +51,8 @@ if TYPE_CHECKING:
     "--n-predict",
     "n_predict",
     type=click.IntRange(min=-2),
-    default=16,
-    show_default=True,
-    help="Maximum number of tokens to generate; -1 or -2: until the context is full.",
+    help="Maximum number of tokens to generate; -1 or -2: until the context is full. Default: 16; "
+    "with --chat until the answer ends.",
 )
 @sampling_options
 @click.option(
@@ -87,7 +86,7 @@ def command(
     tokens: list[int] | None,
     chat: bool,
     system_prompt: str | None,
-    n_predict: int,
+    n_predict: int | None,
     ignore_eos: bool,
     context_shift: bool,
     n_keep: int,
@@ -120,7 +119,7 @@ def command(
         given_prompt = prompt_of(model, prompt, tokens, chat, system_prompt)
         tokens, eog = given_prompt.tokens, model.eog_tokens
         sampler = make_sampler(given, eog if ignore_eos else (), model)
-        n = n_predict
+        n = n_predict = (-2 if chat else 16) if n_predict is None else n_predict
         if n < 0:
             forever = context_shift and n == -1
             n = sys.maxsize if forever else max(0, model.n_ctx_seq - len(tokens) + 1)
