@@ -60,8 +60,8 @@ class Lock:
         except OSError as error:
             if error.errno not in (errno.EAGAIN, errno.EACCES):
                 raise BuildError(
-                    f"cannot lock {self.cache / 'lock'} ({error.strerror}): choose a cache folder "
-                    "on a file system that supports locks, with --cache DIR"
+                    f"cannot lock {self.cache / 'lock'} ({error.strerror}): its file system "
+                    f"supports no locks: {ANOTHER}"
                 ) from error
             start = time.monotonic()
             say(f"another build holds {self.cache}: waiting for {self._holder()} ...")

@@ -41,7 +41,8 @@ FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
-ANOTHER = "choose another folder with --cache DIR"
+# Only `ggml-py build` has an option for it.
+ANOTHER = "choose another folder with XDG_CACHE_HOME=DIR in the environment (build: --cache DIR)"
 
 
 def full_message(doing: str, folder: Path, hint: str = ANOTHER) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from vendor import report
-from vendor.report import BuildError, PlainBar, RichBar
+from vendor.report import ANOTHER, BuildError, PlainBar, RichBar
 
 from ..support import build_support  # noqa: F401  (puts the checkout on the path)
 
@@ -51,7 +51,7 @@ def test_a_full_disk_is_one_line(code: int, tmp_path: Path) -> None:
     text = str(caught.value)
     assert text.startswith(f"disk full while unpacking in {tmp_path} (")
     assert "MB free there" in text
-    assert text.endswith("free some space, or choose another folder with --cache DIR")
+    assert text.endswith(f"free some space, or {ANOTHER}")
 
 
 def test_other_errors_pass_through(tmp_path: Path) -> None:
