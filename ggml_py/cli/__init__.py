@@ -9,13 +9,15 @@ import logging
 import os
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, TextIO, cast
 
 import click
 
 from ..errors import GgmlError
+from ..files.similar import meant, one_of
 from ..trace.foreign import visible
 from . import (
     bench,
@@ -45,7 +47,8 @@ from . import (
     why_not,
 )
 from .shared.flag_names import FlagHandler, with_flags
-from .shared.source import as_given
+from .shared.source import as_given, is_address, say_downloads
+from .shared.verb import usage_text
 
 VERSION = importlib.import_module("ggml_py").__version__  # of this code, not of an installed one
 
@@ -62,6 +65,8 @@ class _Verbs(click.Group):
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         """Like click's, which finds the verb."""
+        if args[0] not in self.commands and not args[0].startswith("-"):
+            ctx.fail(_no_verb(args[0], self.commands))
         found = super().resolve_command(ctx, args)
         _WARNINGS.command = found[1]
         return found
@@ -88,6 +93,15 @@ class _Verbs(click.Group):
             return super().invoke(ctx)
 
 
+def _no_verb(word: str, verbs: Collection[str]) -> str:
+    """What to do about a word that is no verb."""
+    if is_address(word) or Path(word).exists() or Path(word).suffix:
+        return f"{word!r} is no verb: expected one in front of it, like ggml-py check {word}"
+    if word.startswith("llama-"):
+        return f"{word!r} is no verb: expected ggml-py check -- {word} ..."
+    return f"{word!r} is no verb: expected one of {one_of(word, [*verbs])}{meant(word, verbs)}"
+
+
 @contextmanager
 def _reader() -> Iterator[None]:
     try:
@@ -97,7 +111,7 @@ def _reader() -> Iterator[None]:
 
 
 @click.group(
-    cls=_Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
+    cls=_Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 80}
 )
 @click.version_option(VERSION, prog_name="ggml-py")
 @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
@@ -180,11 +194,10 @@ def main() -> None:
     try:
         code = cli.main(prog_name="ggml-py", standalone_mode=False)
         sys.stdout.flush()
+        say_downloads()
         sys.exit(code)
     except click.ClickException as error:
-        said = io.StringIO()
-        error.show(file=said)
-        click.echo(said.getvalue(), nl=False, err=True)
+        click.echo(usage_text(error), err=True)
         sys.exit(error.exit_code)
     except (click.Abort, KeyboardInterrupt):
         click.echo("stopped", err=True)

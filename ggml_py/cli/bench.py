@@ -18,6 +18,7 @@ import click
 from .shared.bar import bar
 from .shared.ctrl_c import CtrlC
 from .shared.model_options import device_names
+from .shared.verb import Verb
 
 _NO_MODEL = {"-hf", "-hfr", "--hf-repo", "--list-devices", "--version", "-h", "--help"}
 # The values of llama-bench's own: a depth, and devices with names that it knows.
@@ -30,7 +31,7 @@ _SIMULATOR = ("ggml-py record: ", "load_backend: ")  # lines of the module with 
 _REASONS = 5  # lines of an error
 
 
-class _Command(click.Command):
+class _Command(Verb):
     """A command that leaves all options but its own to llama-bench, in the context's `args`."""
 
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
@@ -45,7 +46,7 @@ class _Command(click.Command):
         for word in words:
             if word == "--":
                 theirs += words
-            elif word in ("-h", "--help", "--json"):
+            elif word in ("-h", "--help", "--help-all", "--json"):
                 ours.append(word)
             elif word in ("-m", "--model"):
                 ours += [word, *islice(words, 1)]

@@ -7,11 +7,12 @@ import click
 from .shared.bar import bar
 from .shared.cases import PLAN_OPTIONS, cases_of
 from .shared.model_options import as_json, echo_json
+from .shared.verb import Verb
 
 _META = "ggml_py.condition"
 
 
-class _Conditional(click.Command):
+class _Conditional(Verb):
     """A verb with a condition behind "--", which a shell need not keep together."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:

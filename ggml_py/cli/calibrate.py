@@ -10,6 +10,7 @@ import click
 
 from .shared.bar import bar
 from .shared.model_options import as_json, device_names, echo_json
+from .shared.verb import Verb
 
 if TYPE_CHECKING:
     from ..cost import Machine
@@ -17,7 +18,9 @@ if TYPE_CHECKING:
 _PARTIAL = ".part.json"
 
 
-@click.command("calibrate", short_help="Measure this machine, so that plans can be timed.")
+@click.command(
+    "calibrate", cls=Verb, short_help="Measure this machine, so that plans can be timed."
+)
 @click.option(
     "-d", "-dev", "--device", "devices", multiple=True, metavar="NAME",
     help="A device to measure, as in other verbs: a name, sim:NAME,SETTING=... or rpc:HOST:PORT. "

@@ -12,9 +12,12 @@ from ..errors import ArgumentError
 from .shared.bar import bar
 from .shared.comparison_output import FILES, check_reports, report, report_options
 from .shared.model_options import as_json
+from .shared.verb import Verb
 
 
-@click.command("ci", short_help="Compare a project's kept plans with what its ggml plans now.")
+@click.command(
+    "ci", cls=Verb, short_help="Compare a project's kept plans with what its ggml plans now."
+)
 @click.argument("folder", type=click.Path(exists=True, file_okay=False))
 @click.option(
     "--upstream", metavar="RELEASE",

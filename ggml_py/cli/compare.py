@@ -13,12 +13,14 @@ from .shared.bar import bar
 from .shared.cases import PLAN_OPTIONS, cases_of
 from .shared.comparison_output import FILES, check_reports, report, report_options
 from .shared.model_options import as_json
+from .shared.verb import Verb
 
 _UNTESTED = 125  # what `git bisect run` takes as "skip this one"
 
 
 @click.command(
     "compare",
+    cls=Verb,
     context_settings=PLAN_OPTIONS,
     short_help="Show what one release of ggml plans differently from another.",
 )

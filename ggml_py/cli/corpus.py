@@ -10,6 +10,7 @@ import click
 from ..trace.names import counted
 from .shared.bar import bar
 from .shared.source import Source, SourceType, as_given
+from .shared.verb import Verb
 
 
 @click.group("corpus", short_help="Keep plans of models and programs, for compare and ci.")
@@ -23,7 +24,7 @@ def command() -> None:
     """
 
 
-@command.command()
+@command.command(cls=Verb)
 @click.argument("folder", type=click.Path(file_okay=False))
 @click.argument(
     "models",
@@ -65,7 +66,7 @@ def make(folder: str, models: tuple[Source, ...]) -> None:
         click.get_current_context().exit(1)
 
 
-@command.command("add")
+@command.command("add", cls=Verb)
 @click.argument("folder", type=click.Path(file_okay=False))
 @click.argument(
     "sources", nargs=-1, required=True, metavar="RECORD…", type=SourceType("corpus add")

@@ -9,11 +9,12 @@ from pathlib import Path
 import click
 
 from .shared.model_options import as_json, echo_json
+from .shared.verb import Verb
 
 N_PROMPT, N_GENERATE = 64, 16
 
 
-@click.command("demo", short_help="Write, plan, explain and run a small made-up llama.")
+@click.command("demo", cls=Verb, short_help="Write, plan, explain and run a small made-up llama.")
 @click.option("-t", "--threads", "n_threads", type=click.IntRange(min=1), help="Threads.")
 @as_json
 def command(n_threads: int | None, as_json: bool) -> None:

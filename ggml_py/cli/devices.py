@@ -8,9 +8,10 @@ import click
 
 from .shared.model_options import as_json, echo_json
 from .shared.this_machine import without_devices
+from .shared.verb import Verb
 
 
-@click.command("devices")
+@click.command("devices", cls=Verb)
 @as_json
 def command(as_json: bool) -> None:
     """List the devices that this build can compute on."""

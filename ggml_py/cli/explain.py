@@ -49,7 +49,7 @@ def command(
     if machine_path is not None:
         raise click.UsageError("--machine goes with --analyze")
     if node is None:
-        raise click.UsageError("Missing argument 'NODE'.")
+        raise click.MissingParameter(param_hint="'NODE'", param_type="argument")
     plan = model.plan()
     explanation = plan.explain(get_tensor(plan, node))
     if as_json:

@@ -9,9 +9,12 @@ import click
 from .shared.bar import bar
 from .shared.model_options import as_json, echo_json
 from .shared.source import Source, SourceType
+from .shared.verb import Verb
 
 
-@click.command("ops", short_help="Test which ops DEVICE supports, and whether they are right.")
+@click.command(
+    "ops", cls=Verb, short_help="Test which ops DEVICE supports, and whether they are right."
+)
 @click.argument("device")
 @click.option(
     "--against", default="CPU", show_default=True, metavar="DEVICE",

@@ -16,6 +16,7 @@ from ..files.sizes import parse_size
 from ..trace.names import counted
 from .shared.model_options import as_json, echo_json
 from .shared.program_options import models_in
+from .shared.verb import Verb
 
 if TYPE_CHECKING:
     from ..record.programs.identify import Recorder
@@ -41,6 +42,7 @@ class _Size(click.ParamType):  # type: ignore[type-arg]
 
 @click.command(
     "record",
+    cls=Verb,
     short_help="Record what the scheduler of any program does.",
     context_settings={"allow_interspersed_args": False},
 )

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 import click
 
 from .shared.model_options import as_json, echo_json
+from .shared.verb import Verb
 
 if TYPE_CHECKING:
     from ..releases.listing import BuildHere, ReleaseRow
 
 
-@click.command("releases", short_help="List the releases of ggml that can be built.")
+@click.command("releases", cls=Verb, short_help="List the releases of ggml that can be built.")
 @as_json
 def command(as_json: bool) -> None:
     """List the releases of ggml that can be built: package, which rules of the scheduler it

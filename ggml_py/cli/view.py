@@ -16,6 +16,7 @@ from .shared.output import check_output, check_target, save
 from .shared.predicted import load_machine, machine_option, said_of
 from .shared.records import choice_options, table, to_dict
 from .shared.source import Source, SourceType, check_options, plans_of, with_sources
+from .shared.verb import Verb
 
 if TYPE_CHECKING:
     from ..cost import Machine
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from ..run import Run
 
 
-@click.command("view")
+@click.command("view", cls=Verb)
 @click.argument("file", type=SourceType("view"))
 @click.argument("other", type=SourceType("view OTHER"), required=False)
 @click.option(

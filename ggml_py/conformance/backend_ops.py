@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..files.similar import one_of
 from ..record.op_tests import left_out, write_op_tests
 from ..trace.names import counted
 from .op_results import NOT_RUN, OK, UNSUPPORTED, OpCase, OpResults, parse_case
@@ -100,7 +101,7 @@ class _OpCheck:
         known = {op for op, _params, _supported in listed}
         if unknown := [op for op in self.ops if op not in known]:
             raise ValueError(
-                f"no case of {', '.join(unknown)}; there are {', '.join(sorted(known))}"
+                f"no case of {', '.join(unknown)}; there are {one_of(unknown[0], sorted(known))}"
             )
         if not self.support_only:
             self._test(max(len(listed), 1))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 
 _ALIKE = 0.7  # of 1
+_FEW, _LIKE = 16, 8  # names that are listed; of more, those like the unknown one
 
 
 def meant(name: str, known: Iterable[str], alike: float = _ALIKE, most: int = 3) -> str:
@@ -14,3 +15,11 @@ def meant(name: str, known: Iterable[str], alike: float = _ALIKE, most: int = 3)
     by_lower = {one.lower(): one for one in known}
     near = [by_lower[one] for one in get_close_matches(name.lower(), by_lower, most, alike)]
     return f". Did you mean {' or '.join(near)}?" if near else ""
+
+
+def one_of(name: str, known: Sequence[str]) -> str:
+    """The names that are expected; of many, those that resemble `name` most."""
+    if len(known) <= _FEW:
+        return ", ".join(known)
+    near = get_close_matches(name, known, _LIKE, 0.0)
+    return f"{', '.join(near)} or {len(known) - len(near)} more"

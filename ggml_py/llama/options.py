@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from ..enums import Type
     from .overrides import Place
 
-PLACEMENT, CONTEXT = "Placement", "Context"  # groups of the help
+# What options are for: groups of the help.
+ASKED, DEVICES = "What is asked", "Devices"
+PLACEMENT, CONTEXT = "Memory and offload", "Context and threads"
 SPLIT_MODES = {"layer": 1, "none": 0, "row": 2, "tensor": 3}  # enum llama_split_mode
 LOAD_MODES = {"auto": -1, "mmap": 1, "none": 0}
 FLASH_ATTN = {"auto": -1, "on": 1, "off": 0}  # enum llama_flash_attn_type
@@ -33,7 +35,7 @@ class Keyword(NamedTuple):
     kind: str  # one of `_VALUES`, or "devices", "overrides", "program", "function"
     default: Any  # of the keyword; None: what the program asks for, or our own
     help: str
-    group: str | None = PLACEMENT
+    group: str = PLACEMENT
     off: tuple[str, ...] = ()  # flags that say no
     least: int | None = None
     words: Mapping[str, int] = MappingProxyType({})  # their numbers in llama.h
@@ -46,6 +48,7 @@ class Keyword(NamedTuple):
     always: bool = False  # printed even if it is the default, which programs have another
     plans: bool = False  # only of verbs that plan one graph
     saved: bool = False  # also says how a saved plan's graph is planned again
+    usual: bool = False  # `--help` shows it, and not only `--help-all`
 
     @property
     def in_line(self) -> bool:
@@ -94,15 +97,16 @@ TABLE = (
             "Devices in priority order: repeat the option, or separate them by commas. none: only "
             "the CPU; rpc:HOST:PORT: a server's; sim:NAME[,SETTING=...]: a simulated one "
             "(profile=cuda, memory=8G, min_batch=32, ...); CPU,memory=64G: the CPU of a machine "
-            "with more memory, or less. Default: all, GPUs first, the CPU last.",
-            verb_default=(), metavar="NAME", saved=True),
+            "with more memory, or less. Default: all, GPUs first, the CPU last.", DEVICES,
+            verb_default=(), metavar="NAME", saved=True, usual=True),
     Keyword("n_gpu_layers", ("-ngl", "--gpu-layers", "--n-gpu-layers"), "layers", 0,
             "Layers whose weights go to the GPUs, shared out by free memory; or all.",
             field="model.n_gpu_layers", bench="-ngl", verb_default=-1, metavar="N",
-            always=True),
+            always=True, usual=True),
     Keyword("tensor_overrides", ("-ot", "--override-tensor"), "overrides", None,
             "Put weights whose names match REGEX on a device or in a buffer type; the first match "
-            "counts. May be repeated.", verb="overrides", metavar="REGEX=NAME,..."),
+            "counts. May be repeated.", verb="overrides", metavar="REGEX=NAME,...",
+            usual=True),
     Keyword("tensor_split", ("-ts", "--tensor-split"), "parts", None,
             "Share of the layers that each GPU gets, like 3,1.", bench="-ts",
             metavar="N0,N1,..."),
@@ -115,7 +119,7 @@ TABLE = (
             metavar="INDEX"),
     Keyword("n_ctx", ("-c", "--ctx-size"), "int", None,
             "Tokens that the cache holds. Default: 512; 0: as many as in training.", CONTEXT,
-            least=0, field="context.n_ctx", metavar="N", always=True),
+            least=0, field="context.n_ctx", metavar="N", always=True, usual=True),
     Keyword("n_batch", ("-b", "--batch-size"), "int", None,
             "Tokens that one evaluation takes. Default: 512.", CONTEXT, least=1,
             field="context.n_batch", bench="-b", metavar="N", always=True),
@@ -123,7 +127,7 @@ TABLE = (
             "Tokens that one graph takes. Default: 512.", CONTEXT, least=1,
             field="context.n_ubatch", bench="-ub", metavar="N", always=True),
     Keyword("n_seq_max", ("-np", "--parallel"), "int", None, "Sequences in the batch. Default: 1.",
-            None, least=1, field="context.n_seq_max", verb="n_seqs", metavar="N", always=True,
+            ASKED, least=1, field="context.n_seq_max", verb="n_seqs", metavar="N", always=True,
             plans=True),
     Keyword("flash_attn", ("-fa", "--flash-attn"), "word", "auto", "Compute attention in one op.",
             CONTEXT, words=FLASH_ATTN, field="context.flash_attn_type", bench="-fa"),
@@ -132,7 +136,8 @@ TABLE = (
     Keyword("type_v", ("-ctv", "--cache-type-v"), "type", "f16", "Type of the V cache.", CONTEXT,
             field="context.type_v", bench="-ctv"),
     Keyword("n_threads", ("-t", "--threads"), "int", None,
-            "Threads. Default: the cores this process may use.", CONTEXT, least=1, bench="-t"),
+            "Threads. Default: the cores this process may use.", CONTEXT, least=1, bench="-t",
+            metavar="N", usual=True),
     Keyword("op_offload", ("--op-offload",), "bool", True,
             "Let GPUs take ops of large batches whose weights are on the CPU.",
             off=("--no-op-offload",), field="context.op_offload", bench="-nopo", bench_off=True,
@@ -159,11 +164,11 @@ TABLE = (
             "Layers with a sliding window keep all tokens in the cache.", CONTEXT,
             field="context.swa_full"),
     Keyword("kv_unified", ("-kvu", "--kv-unified"), "bool", None,
-            "Share one cache among all sequences, instead of an equal part for each.", None,
+            "Share one cache among all sequences, instead of an equal part for each.", ASKED,
             field="context.kv_unified", plans=True),
     Keyword("program", ("--for",), "program", None,
             "Plan for a context as this program of llama.cpp makes it (llama-bench, ...): the "
-            "defaults of -c, -b, -ub, -np and -kvu, and room for its logits.", None,
+            "defaults of -c, -b, -ub, -np and -kvu, and room for its logits.", ASKED,
             words=dict.fromkeys(PROGRAMS, 0), plans=True),
     Keyword("n_outputs_max", (), "int", None, "", least=0, field="context.n_outputs_max"),
     Keyword("progress", (), "function", None, ""),

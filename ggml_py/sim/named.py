@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import ArgumentError, UnknownDeviceError
-from ..files.similar import meant
+from ..files.similar import meant, one_of
 from .profile import Profile
 from .profiles.cards import CARDS, OF_BACKEND
 
@@ -56,8 +56,8 @@ def load_profile(name: str | os.PathLike[str], /, **properties: object) -> Profi
     if text.lower() not in (*CARDS, *OF_BACKEND):
         hint = meant(text, (*CARDS, *OF_BACKEND), 0.5)
         raise UnknownDeviceError(
-            f"no device profile {text!r}: expected one of {', '.join((*OF_BACKEND, *CARDS))}, or "
-            f"the path of a CSV file made by `test-backend-ops support --test-file OPS`{hint}"
+            f"no device profile {text!r}: expected one of {', '.join(OF_BACKEND)}, a card "
+            f"({one_of(text, tuple(CARDS))}), or a CSV file of `test-backend-ops support`{hint}"
         )
     from .card import card_profile  # here: records can be read without the library
 

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from ggml_py import llama
-from ggml_py.cli import generate, plan
-from ggml_py.cli.shared.model_options import SourceOption
+from ggml_py.cli import generate
+from ggml_py.cli.shared.model_options import LOAD_OPTIONS, SHAPE_OPTIONS
 from ggml_py.cli.shared.what_if_options import ChangeType
+from ggml_py.llama.options import ASKED
 from ggml_py.llama.sampling import Sampling
 from ggml_py.models import load
 from ggml_py.models.synthetic import LlamaSpec, write_llama
@@ -25,6 +26,7 @@ OPTIONS = PAGE.split("## Options of a model")[1].split("## Keys")[0]
 SAMPLING = PAGE.split("## generate")[1].split("## Changes")[0]
 KEYS, CHANGES = PAGE.split("## Keys")[1].split("## Changes")
 KEYS = KEYS.split("## generate")[0]
+SHAPE = ("n_tokens", "n_past")
 LIVE = ("sweep", "trace", "generate")  # take no saved plan
 ROWS = [(c, k) for c, k in re.findall(r"^\| `(.*?)` \| (.*) \|$", KEYS, re.M) if "schema" not in k]
 
@@ -71,7 +73,7 @@ def test_there_is_a_row_for_each_verb_that_answers():
 def test_the_options_on_the_page_are_those_there_are():
     rows = re.findall(r"^\| (`-.*?`) \| `(\w+)", OPTIONS, re.M)
     named = [name for names, _keyword in rows for name in re.findall("`(.*?)`", names)]
-    group = [o for o in plan.command.params if isinstance(o, SourceOption) and o.group]
+    group = [o for o in (*LOAD_OPTIONS, *SHAPE_OPTIONS) if o.group != ASKED and o.name not in SHAPE]
     known = {opt for option in group for opt in (*option.opts, *option.secondary_opts)}
     assert set(named) <= known and len(rows) == len(group)
     assert all(known_of & set(named) for option in group

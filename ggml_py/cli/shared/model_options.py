@@ -13,9 +13,10 @@ import click
 from click.core import ParameterSource
 
 from ...files.kinds import LOG, MODEL, PLAN, RECORD, SNAPSHOT, FileKind
-from ...llama.options import PLACEMENT, TABLE, Keyword
+from ...llama.options import TABLE, Keyword
 from .bar import bar
 from .program_options import keep_command_line
+from .verb import Verb
 
 if TYPE_CHECKING:
     from ...llama import Fit
@@ -28,16 +29,18 @@ PLANNED = (MODEL, *SAVED, RECORD)  # whose graphs can be planned, or planned aga
 
 
 class SourceOption(click.Option):
-    """An option that applies to sources of these `kinds`. The help lists it in `group`."""
+    """An option that applies to sources of these `kinds`. llama.cpp's have their `group` in the
+    help from the table, and whether they are `usual`."""
 
     def __init__(
         self,
         *arguments: Any,
         kinds: tuple[FileKind, ...] = (MODEL,),
         group: str | None = None,
+        usual: bool | None = None,
         **settings: Any,
     ) -> None:
-        self.kinds, self.group = kinds, group
+        self.kinds, self.group, self.usual = kinds, group, usual
         super().__init__(*arguments, **settings)
 
 
@@ -52,10 +55,9 @@ def given_options() -> list[SourceOption]:
     ]
 
 
-class ModelCommand(click.Command):
-    """A command whose help lists the verb's own options first, then the model's options by group.
-    `-m MODEL` can give its first argument, as with llama.cpp's programs; a verb that plans takes
-    the command line of such a program, too."""
+class ModelCommand(Verb):
+    """A verb whose first argument `-m MODEL` can give, as with llama.cpp's programs; one that plans
+    takes the command line of such a program, too."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Like click's, with the model moved in front of the other arguments."""
@@ -64,17 +66,6 @@ class ModelCommand(click.Command):
             args = keep_command_line(ctx, args) if _PLANS in flags else args
             args = _model_first(args)
         return super().parse_args(ctx, args)
-
-    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Like click's, with a section per group."""
-        groups: dict[str | None, list[tuple[str, str]]] = {None: []}
-        for option in self.get_params(ctx):
-            record = option.get_help_record(ctx)
-            if record is not None and isinstance(option, click.Option):
-                groups.setdefault(getattr(option, "group", None), []).append(record)
-        for group, records in groups.items():
-            with formatter.section(f"{group} (llama.cpp's options)" if group else "Options"):
-                formatter.write_dl(records)
 
 
 _MODEL_FLAGS = frozenset(("-m", "--model"))
@@ -147,6 +138,10 @@ class IntList(click.ParamType):  # type: ignore[type-arg]
     def __init__(self, what: str, least: int, example: str) -> None:
         self.name, self.least, self.example = what, least, example
 
+    def get_metavar(self, param: click.Parameter, ctx: Any = None) -> str:
+        """What stands for it in the help."""
+        return "N,..."
+
     def convert(self, value: Any, param: Any, ctx: Any) -> list[int]:
         """The list; usage error for anything else."""
         if isinstance(value, list):
@@ -188,7 +183,7 @@ def in_click(option: Keyword) -> SourceOption:
         is_flag=option.kind == "bool" or None, multiple=several,
         default=() if several else default,
         show_default=default is not False and default not in (None, ()),
-        metavar=option.metavar, group=option.group, help=option.help,
+        metavar=option.metavar, group=option.group, usual=option.usual, help=option.help,
         kinds=PLANNED if option.saved else (MODEL,),
     )  # fmt: skip
 
@@ -196,30 +191,29 @@ def in_click(option: Keyword) -> SourceOption:
 # The options of llama.cpp come first, then ours.
 LOAD_OPTIONS = [
     *(in_click(option) for option in TABLE if option.flags and not option.plans),
-    _option("--profile-set", "profile_set", multiple=True, metavar="KEY=VALUE",
-                 group=PLACEMENT, kinds=PLANNED,
+    _option("--profile-set", "profile_set", multiple=True, metavar="KEY=VALUE", kinds=PLANNED,
                  help="Change a property of the cards among the devices, as set.KEY=VALUE behind "
                       "one of them does. May be repeated."),
     _option("--graphs", type=click.Choice(["auto", "ours", "libllama"]), default="auto",
-                 show_default=True, group=PLACEMENT,
+                 show_default=True,
                  help="Who builds the graphs. auto: we, for the architectures that we write; for "
                       "others libllama, which is built when it is first needed."),
-    _option("--no-build", is_flag=True, group=PLACEMENT,
+    _option("--no-build", is_flag=True,
                  help="Do not build libllama: an error if it is needed and not there."),
 ]  # fmt: skip
 SHAPE_OPTIONS = [
     _option("-fit", "--fit", type=click.Choice(["on", "off"]), default="off",
-                 show_default=True, group=PLACEMENT,
+                 show_default=True,
                  help="Let llama.cpp choose the layers on the GPUs, the context and the places of "
                       "weights that are not given, so that all fits into memory."),
     _option("-fitt", "--fit-target", type=IntList("MiB", 0, "1024,512"), default="1024",
-                 show_default=True, metavar="MiB,...", group=PLACEMENT,
+                 show_default=True, metavar="MiB,...",
                  help="With --fit: memory that stays free on each device."),
     _option("-fitc", "--fit-ctx", default=4096, show_default=True, metavar="N",
-                 group=PLACEMENT, help="With --fit: the smallest context that it may choose."),
-    _option("-n", "--n-tokens", default=1, show_default=True,
+                 help="With --fit: the smallest context that it may choose."),
+    _option("-n", "--n-tokens", default=1, show_default=True, metavar="N",
                  help="Tokens of each sequence in the batch."),
-    _option("--n-past", default=0, show_default=True,
+    _option("--n-past", default=0, show_default=True, metavar="N",
                  help="Tokens of each sequence already in the cache."),
     *(in_click(option) for option in TABLE if option.plans),
 ]  # fmt: skip

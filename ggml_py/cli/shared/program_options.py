@@ -25,7 +25,13 @@ def keep_command_line(context: click.Context, args: list[str]) -> list[str]:
     if "--" not in args:
         return args
     own, words = args[: args.index("--")], args[args.index("--") + 1 :]
-    if not words or not PurePath(words[0]).name.startswith("llama-"):
+    if words[1:] and not PurePath(words[0]).name.startswith("llama-"):
+        raise click.UsageError(
+            f"{words[0]}: expected llama-server, llama-cli, llama-completion or llama-perplexity "
+            f"behind --; `ggml-py record -- {words[0]} ...` takes other programs",
+            context,
+        )
+    if not words[1:]:
         return args
     models = models_in(words)
     models += [os.environ[_VARIABLE]] if not models and os.environ.get(_VARIABLE) else []

@@ -50,7 +50,6 @@ def sampling_options(function: F) -> F:
             *row.metadata["flags"], row.name, help=row.metadata["help"] + default, **how
         )
         function = option(function)
-        function.__click_params__[-1].group = "Sampling"  # type: ignore[attr-defined]
     return function
 
 

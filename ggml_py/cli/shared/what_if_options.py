@@ -16,11 +16,12 @@ if TYPE_CHECKING:
 FORMS = """\
 \b
 --what-if takes
-  pin:NODE=BACKEND              compute NODE on BACKEND (=none: remove its pin)
-  move:'TENSORS'=BACKEND        put weights or the KV cache there (BACKEND or a buffer type)
-  supports:BACKEND/OP=yes|no    whether BACKEND supports OP (an op, or one node)
-  profile:BACKEND=PROFILE       give BACKEND the ops of a profile: cuda, metal, a CSV file
-  offload:BACKEND/OP=yes|no|N   whether it takes OP if the weight must be copied (N: from N rows)
+  pin:NODE=BACKEND             compute NODE on BACKEND (none: remove its pin)
+  move:'TENSORS'=BACKEND       put weights or caches there (or a buffer type)
+  supports:BACKEND/OP=yes|no   whether BACKEND supports OP (or one node)
+  profile:BACKEND=PROFILE      BACKEND has the ops of cuda, metal, a CSV file
+  offload:BACKEND/OP=yes|no|N  whether it takes OP if a weight must be copied
+                               (N: from N rows on)
   op_offload=on|off   parallel=on|off   drop=BACKEND   upstream=0.17.0
 """
 _WORDS = {"yes": True, "on": True, "no": False, "off": False}

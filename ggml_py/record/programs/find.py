@@ -82,7 +82,7 @@ def resolve(name: str, environment: Mapping[str, str]) -> Path:
         path = Path(name)
         if path.exists():
             raise ArgumentError(f"{name} cannot be executed")
-        raise ArgumentError(f"{name}: no such program")
+        raise ArgumentError(f"{name}: no such program: expected one on the PATH, or its path")
     return Path(found).absolute()
 
 
