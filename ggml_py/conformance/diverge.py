@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ..errors import last_error
 from ..releases.planned_cases import prepared
 from ..typed import typed
 from .divergence import Divergence, NodeError
@@ -107,8 +108,7 @@ def _run(words: Sequence[str], side: ModelSide, key: str, which: str, folder: Pa
     )  # fmt: skip
     if not done.returncode:
         return
-    said = done.stderr.decode("utf-8", "replace").strip().splitlines()
-    why = (said[-1] if said else "").removeprefix("error: ").removeprefix("Error: ")
+    why = last_error(done.stderr.decode("utf-8", "replace"))
     if done.returncode < 0:
         why = f"the process ended with signal {-done.returncode}"
     at = last_begun(folder, which)

@@ -20,6 +20,7 @@ from ..boundary.handle import Handle
 from ..boundary.mapped import Stamp, map_file
 from ..errors import AbortError, GgufError
 from ..files.reading import open_file
+from ..files.similar import meant_file
 from ..typed import typed
 from . import split_files as _gguf_split
 from .header import ADVICE, HeaderCheck
@@ -277,4 +278,4 @@ def _no_file(path: Path) -> str:
         return f"{path} is a folder{there}: give the path of a GGUF file"
     if path.exists():
         return f"{path} is not a regular file, so it cannot be mapped: copy it to one"
-    return f"{path}: no such file"
+    return f"{path}: no such file: expected a GGUF file{meant_file(path)}"

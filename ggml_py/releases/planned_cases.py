@@ -17,7 +17,7 @@ from typing import Any
 
 from ..builds import script, select
 from ..builds.script import LIBLLAMA_MISSING, NO_BUILD
-from ..errors import NotBuiltError
+from ..errors import NotBuiltError, last_error
 from ..plan import Plan
 from ..scheduler.observed import Observed
 from ..trace.rules import find_release
@@ -251,14 +251,12 @@ class _Planning:
             with self._lock:
                 self._running.discard(process)
             errors.seek(0)
-            said = errors.read().decode("utf-8", "replace").strip().splitlines()
+            said = last_error(errors.read().decode("utf-8", "replace"))
         if status == STOPPED:
-            return _STOPPED + (said[-1] if said else "").removeprefix("error: ")
+            return _STOPPED + said
         if status < 0:
             return f"the process ended with signal {-status}"
-        return (said[-1] if said else f"exit status {status}").removeprefix("error: ") * bool(
-            status
-        )
+        return (said or f"exit status {status}") * bool(status)
 
     def _tell(self) -> None:
         with self._lock:

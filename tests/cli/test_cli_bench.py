@@ -276,7 +276,7 @@ def test_wrong_usage(model, arguments, message):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("/nowhere.gguf",), "error: /nowhere.gguf: no such file\n"),
+        (("/nowhere.gguf",), "error: /nowhere.gguf: no such file: expected a GGUF file\n"),
         (("MODEL", "-d", "X"), "error: no device named 'X'; there are: .*sim:X,profile=cuda\n"),
         (("MODEL", "-d", "CPU,memory=1G"), "error: -d CPU,memory=1G: another program has .*\n"),
         (("MODEL", "-sm", "none", "-mg", 5, "-d", "sim:gpu0"),

@@ -40,6 +40,7 @@ from ...files.reading import (
     read_file,
     read_most,
 )
+from ...files.similar import meant_file
 from ...llama.options import TABLE
 from ...trace.names import counted
 from . import records
@@ -240,7 +241,10 @@ class Source:
                     return magic
             return self._whole(read_file(self.path))
         except FileNotFoundError:
-            raise FileNotFoundError(f"{self}: no such file") from None
+            expected = USES[self.use].expected
+            raise FileNotFoundError(
+                f"{self}: no such file: expected {expected}{meant_file(self.path)}"
+            ) from None
 
     def _whole(self, content: bytes) -> bytes:
         """The bytes of a pipe. Raises a usage error for kinds that are read by their path."""
@@ -479,7 +483,7 @@ def _check_alone() -> None:
     if given:
         raise click.UsageError(
             f"{', '.join(given)}: give it in the command line behind --, as the program takes it; "
-            "in front of -- are the devices (-d) and the graph's shape (-n, --n-past, -np)"
+            "in front of -- are the devices (-d) and the graph's shape (--n-tokens, --n-past, -np)"
         )
 
 
