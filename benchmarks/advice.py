@@ -152,7 +152,7 @@ def asked(verb: str, path: Path, setup: Setup, *more: str) -> Any:
     words = [verb, str(path), *more, *devices, "-d", "CPU", *setup.words, "--graphs", "libllama",
              "--json"]  # fmt: skip
     if verb != "memory":
-        words += ["-n", str(setup.n_tokens)]
+        words += ["--n-tokens", str(setup.n_tokens)]
     said = io.StringIO()
     try:
         with redirect_stdout(said), redirect_stderr(io.StringIO()):

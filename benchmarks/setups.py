@@ -81,7 +81,7 @@ class Setup:
     def __str__(self) -> str:
         cards = " ".join(f"-d {card.text}" for card in self.cards)
         size = f"{self.spec.arch} of {weights_of(self.spec) / MIB:.0f} MiB"
-        return f"{size}: {cards} -d CPU {' '.join(self.words)} -n {self.n_tokens}"
+        return f"{size}: {cards} -d CPU {' '.join(self.words)} --n-tokens {self.n_tokens}"
 
     @property
     def reserve(self) -> int:

@@ -35,9 +35,9 @@ class _Forwarding(ModelCommand):
     help="The two sides. Each is devices as for -d (BLAS,CPU), threads=N, upstream=RELEASE, "
     "source=DIR, options of `ggml-py plan`, or several of these in quotation marks.",
 )
-@click.option("-n", "--n-prompt", default=8, show_default=True, type=click.IntRange(min=1),
+@click.option("-p", "--n-prompt", default=8, show_default=True, type=click.IntRange(min=1),
               help="Tokens in the prompt.")  # fmt: skip
-@click.option("--n-gen", default=1, show_default=True, type=click.IntRange(min=0),
+@click.option("-n", "--n-gen", default=1, show_default=True, type=click.IntRange(min=0),
               help="Tokens after it, one by one.")  # fmt: skip
 @click.option("--limit", type=click.FloatRange(min=0), metavar="X",
               help="The error that is allowed, instead of upstream's for each op.")  # fmt: skip

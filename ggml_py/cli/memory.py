@@ -60,10 +60,10 @@ def command(
     """Show what MODEL holds in memory on each device, before anything is allocated.
 
     A model's compute buffers are sized for the largest graph that llama.cpp reserves memory for.
-    With -n or --n-past, they are sized for the graph of these options. Only the header of the file
-    is read. A model does not fit if a device lacks memory, or if a tensor is larger than its
-    largest buffer. Then the three smallest changes that make it fit follow. Each was planned, and
-    keeps as much memory free as --fit (-fitt). If it fits, changes that lower its memory follow.
+    With --n-tokens or --n-past, they are sized for the graph of these options. Only the header of
+    the file is read. A model does not fit if a device lacks memory, or if a tensor is larger than
+    its largest buffer. Then the three smallest changes that make it fit follow. Each was planned,
+    and keeps as much memory free as --fit (-fitt). If it fits, changes that lower it follow.
     MODEL may also be a plan that -o saved, or a record.
 
     \b

@@ -85,7 +85,7 @@ def command(
     ggml-py plan plan.json.gz -o plan.html
     ggml-py plan plan.json.gz --what-if move:'blk.3.*'=CUDA0 --what-if op_offload=off
     ggml-py plan plan.json.gz --passes --advice
-    ggml-py plan -d sim:gpu0,profile=rtx4090 -n 512 -- llama-server -m model.gguf -ot exps=CPU
+    ggml-py plan -d sim:gpu0,profile=rtx4090 -- llama-server -m model.gguf -ot exps=CPU
     """
     if analyze:
         show_misses(model, machine_path, as_json)

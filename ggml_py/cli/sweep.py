@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 )
 @planning_options("sweep")
 @click.option(
-    "-n",
     "--n-tokens",
     type=IntList("numbers of tokens", 1, "1,512"),
     default="1,512",
@@ -52,8 +51,8 @@ def command(
     predicted time.
 
     \b
-    ggml-py sweep model.gguf -n 1,512
-    ggml-py sweep model.gguf -d sim:gpu0,profile=cuda -d CPU -c 8192 -n 1,64 --n-past 0,8000
+    ggml-py sweep model.gguf --n-tokens 1,512
+    ggml-py sweep model.gguf -d sim:gpu0,profile=cuda -d CPU -c 8192 --n-tokens 1,64 --n-past 0,8000
     ggml-py sweep llama-server.ggrec
 
     Plans of a record are compared in the order in which the program made them.

@@ -116,16 +116,16 @@ def test_demo():
 
 
 def test_plan_prints_headline_and_splits(model):
-    text = ok("plan", model, "-n", 64)
+    text = ok("plan", model, "--n-tokens", 64)
     assert re.match(r"\d+ splits?, 0 copies \(0 B\), nodes: BLAS \d+ \(\d+%\), CPU", text)
-    assert "FLASH_ATTN_EXT" not in ok("plan", model, "-n", 64, "-fa", "off", "-v")
-    assert "why" in ok("plan", model, "-n", 64, "-v")
+    assert "FLASH_ATTN_EXT" not in ok("plan", model, "--n-tokens", 64, "-fa", "off", "-v")
+    assert "why" in ok("plan", model, "--n-tokens", 64, "-v")
 
 
 def test_plan_as_text_and_json_agree(model, tmp_path):
-    text = ok("plan", model, "-n", 64, "-d", "BLAS", "-d", "CPU", "--text")
+    text = ok("plan", model, "--n-tokens", 64, "-d", "BLAS", "-d", "CPU", "--text")
     path = tmp_path / "p.json"
-    path.write_text(ok("plan", model, "-n", 64, "-d", "BLAS", "-d", "CPU", "--json"))
+    path.write_text(ok("plan", model, "--n-tokens", 64, "-d", "BLAS", "-d", "CPU", "--json"))
     plan = ggml.Plan.from_json(path)
     assert plan.text() == text
     assert text.startswith("## SPLIT #0: CPU # 0 inputs\nnode #  0 (  GET_ROWS):")
@@ -206,7 +206,7 @@ def test_build_list_is_passed_through():
 @pytest.mark.parametrize(
     "arguments",
     [("plan", "-m", "MODEL"), ("plan", "-nr", "--model=MODEL"), ("explain", "3", "-m", "MODEL"),
-     ("sweep", "-n", "1", "--model", "MODEL"), ("why-not", "3", "CPU", "-m", "MODEL")],
+     ("sweep", "--n-tokens", "1", "--model", "MODEL"), ("why-not", "3", "CPU", "-m", "MODEL")],
     ids=" ".join,
 )  # fmt: skip
 def test_the_model_may_be_an_option(model, arguments):

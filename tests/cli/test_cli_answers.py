@@ -19,7 +19,8 @@ pytestmark = pytest.mark.thorough("long", quick=6)
 # A CUDA GPU that is simulated, with all layers, and a cache of a type that
 # its attention does not take.
 CARD = "sim:card,profile=cuda"
-OPTIONS = ("-d", CARD, "-d", "CPU", "-ngl", 99, "-ctk", "iq4_nl", "-ctv", "iq4_nl", "-n", 64)
+OPTIONS = ("-d", CARD, "-d", "CPU", "-ngl", 99, "-ctk", "iq4_nl", "-ctv", "iq4_nl",
+           "--n-tokens", 64)
 
 
 @pytest.fixture(scope="module")
@@ -245,7 +246,7 @@ def test_what_if_it_were_another_device(folder, plan, attention, tmp_path):
 )
 def test_plans_of_several_sequences(folder, tmp_path, options, mask):
     """Each with a part of the cache, or with one for all."""
-    given = ("-d", "CPU", "-np", 3, "-n", 2, "--n-past", 120, *options)
+    given = ("-d", "CPU", "-np", 3, "--n-tokens", 2, "--n-past", 120, *options)
     ok("plan", folder / "m.gguf", *given, "-o", tmp_path / "p.json")
     plan = ggml.Plan.from_json(tmp_path / "p.json")
     assert {leaf.name: leaf.ne for leaf in plan.leafs}["attn_inp_kq_mask"] == mask
@@ -257,7 +258,8 @@ def test_plans_of_several_sequences(folder, tmp_path, options, mask):
 
 def test_sweep_finds_the_threshold(folder):
     data = json.loads(
-        ok("sweep", folder / "m.gguf", "-d", "BLAS", "-d", "CPU", "-nr", "-n", "1,512", "--json")
+        ok("sweep", folder / "m.gguf", "-d", "BLAS", "-d", "CPU", "-nr", "--n-tokens", "1,512",
+           "--json")
     )
     assert data["axes"] == {"n_tokens": [1, 512], "n_past": [0]}
     (threshold,) = data["thresholds"]
@@ -268,7 +270,8 @@ def test_sweep_finds_the_threshold(folder):
 
 
 def test_sweep_prints_tables(folder):
-    given = ("-d", CARD, "-d", "CPU", "-ngl", 0, "-c", 1024, "-n", "1,40", "--n-past", "0,900")
+    given = ("-d", CARD, "-d", "CPU", "-ngl", 0, "-c", 1024, "--n-tokens", "1,40", "--n-past",
+             "0,900")  # fmt: skip
     done = run("sweep", folder / "m.gguf", *given)
     assert (done.returncode, done.stderr) == (0, "")
     assert re.match(r"plans +\n┏", done.stdout)
@@ -286,10 +289,10 @@ def test_a_sweep_needs_the_model(folder):
 @pytest.mark.parametrize(
     ("options", "code", "message"),
     [
-        (("-n", "1,x"), 2, r"'1,x': expected numbers of tokens separated by commas, like"),
-        (("-n", "0"), 2, r"'0': expected numbers of tokens"),
+        (("--n-tokens", "1,x"), 2, r"'1,x': expected numbers of tokens separated by commas, like"),
+        (("--n-tokens", "0"), 2, r"'0': expected numbers of tokens"),
         (("--n-past", "-1"), 2, r"'-1': expected numbers of tokens"),
-        (("-n", "1,513"), 1, r"-n 513: one graph takes 1 to 512 tokens"),
+        (("--n-tokens", "1,513"), 1, r"--n-tokens 513: one graph takes 1 to 512 tokens"),
         (("--n-past", "4096"), 1, r"--n-past 4096 .* at most 512 tokens together, the size of"),
     ],
 )

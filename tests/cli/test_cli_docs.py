@@ -37,7 +37,8 @@ def words(tmp_path_factory):
     folder = tmp_path_factory.mktemp("docs")
     write_llama(folder / "m.gguf", LlamaSpec(n_layer=1, n_vocab=512))
     plan = folder / "s.json.gz"
-    card = ("-d", "sim:card,profile=cuda", "-ngl", 99, "-ctk", "iq4_nl", "-ctv", "iq4_nl", "-n", 64)
+    card = ("-d", "sim:card,profile=cuda", "-ngl", 99, "-ctk", "iq4_nl", "-ctv", "iq4_nl",
+            "--n-tokens", 64)
     run("plan", folder / "m.gguf", *card, "-o", plan)
     run("plan", folder / "m.gguf", "-d", "CPU", "-o", folder / "o.json.gz")
     return {"OTHER": folder / "o.json.gz", "BACKEND": "card", "MODEL": plan,

@@ -67,9 +67,9 @@ def test_an_error_names_the_flag(said, option, value):
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        (("-n", 0), "error: -n 0: one graph takes 1 to 512 tokens (-ub)"),
-        (("-n", 400, "-np", 4), "error: -n 400 in each of 4 sequences: one graph takes 1 to 512"),
-        (("--n-past", 9999), "error: --n-past 9999 and -n 1: expected --n-past 0 or more, and at"),
+        (("--n-tokens", 0), "error: --n-tokens 0: one graph takes 1 to 512 tokens (-ub)"),
+        (("--n-tokens", 400, "-np", 4), "error: --n-tokens 400 in each of 4 sequences: one graph "),
+        (("--n-past", 9999), "error: --n-past 9999 and --n-tokens 1: expected --n-past 0 "),
         (("-ctv", "q4_0", "-fa", "off"), "flash attention. Use -fa on or -ctv f16"),
         (("-ub", 600), "-ub 600 is more than -b 512: as in llama.cpp it becomes 512"),
         (("-ot", r"\.none\.=CPU"), r"-ot: '\.none\.' matches none of the model's "),

@@ -26,13 +26,13 @@ pytestmark = pytest.mark.thorough("cases", quick=12)
 GPU = ("-d", "sim:gpu0,profile=rtx4090", "-d", "CPU", "-ngl", "2")
 # Words of each verb; {m} is the model, {d} a folder.
 PLANNING = {
-    "plan": ("plan", "{m}", *GPU, "-n", "64"),
-    "plan, our graphs": ("plan", "{m}", *GPU, "-n", "64", "--graphs", "ours"),
-    "plan, libllama": ("plan", "{m}", *GPU, "-n", "64", "--graphs", "libllama"),
+    "plan": ("plan", "{m}", *GPU, "--n-tokens", "64"),
+    "plan, our graphs": ("plan", "{m}", *GPU, "--n-tokens", "64", "--graphs", "ours"),
+    "plan, libllama": ("plan", "{m}", *GPU, "--n-tokens", "64", "--graphs", "libllama"),
     "plan what-if": ("plan", "{m}", *GPU, "--what-if", "op_offload=off"),
     "plan -o": ("plan", "{m}", *GPU, "-o", "{d}/p.json", "--force"),
     "plan --fit": ("plan", "{m}", *GPU[:-2], "--fit", "on"),
-    "sweep": ("sweep", "{m}", *GPU, "-n", "1,64"),
+    "sweep": ("sweep", "{m}", *GPU, "--n-tokens", "1,64"),
     "memory": ("memory", "{m}", *GPU, "--no-changes"),
     "memory changes": ("memory", "{m}", "-d", "sim:gpu0,memory=3M", "-d", "CPU", "-ngl", "99"),
     "cost": ("cost", "{m}", "-d", "CPU", "--machine", "{d}/machine.json", "-p", "8", "-n", "4"),

@@ -23,7 +23,7 @@ def model(tmp_path_factory):
 @pytest.fixture(scope="module")
 def saved(model):
     path = model.with_name("plan.json.gz")
-    ok("plan", model, *GPU, "-n", 64, "-o", path)
+    ok("plan", model, *GPU, "--n-tokens", 64, "-o", path)
     return path
 
 
@@ -132,7 +132,7 @@ def test_plan_says_the_same_as_memory(tmp_path):
     tight = ("-d", "sim:gpu0,profile=rtx4090,max_size=1M,CPU", "-ngl", 0, "-ub", 32)
     lacks = json.loads(ok("memory", large, *tight, "--json", "--no-changes"))["shortfalls"]
     assert [one["tensor"] for one in lacks] == ["gpu0#output.weight#0"]
-    for options in ((), ("-n", 32), ("--advice",), ("--graphs", "libllama"),
+    for options in ((), ("--n-tokens", 32), ("--advice",), ("--graphs", "libllama"),
                     ("--graphs", "ours")):  # fmt: skip
         assert f"{lacks[0]['text']}: it does not fit" in ok("plan", large, *tight, *options)
     assert json.loads(ok("plan", large, *tight, "--json"))["why"]["shortfalls"] == lacks

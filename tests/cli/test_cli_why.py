@@ -30,7 +30,7 @@ def folder(tmp_path_factory):
     path = tmp_path_factory.mktemp("why")
     write_llama(path / "m.gguf", LlamaSpec(n_layer=3, n_vocab=512))
     plans = {
-        "p.json.gz": ("-d", "BLAS", "-d", "CPU", "-nr", "-n", 64),
+        "p.json.gz": ("-d", "BLAS", "-d", "CPU", "-nr", "--n-tokens", 64),
         "q.json": ("-d", "BLAS", "-d", "CPU", "-nr"),
         "s.json.gz": SIM,
     }
@@ -48,7 +48,7 @@ def folder(tmp_path_factory):
 def test_output_is_the_plan(folder):
     plan = ggml.Plan.from_json(folder / "p.json.gz")
     data = json.loads(
-        ok("plan", folder / "m.gguf", "-d", "BLAS", "-d", "CPU", "-nr", "-n", 64, "--json")
+        ok("plan", folder / "m.gguf", "-d", "BLAS", "-d", "CPU", "-nr", "--n-tokens", 64, "--json")
     )
     assert data.pop("why")["main"] == "CPU"
     saved = json.loads(gzip.decompress((folder / "p.json.gz").read_bytes()))
@@ -60,7 +60,7 @@ def test_output_is_the_plan(folder):
 
 @pytest.mark.parametrize("options", [(), ("-v",), ("--text",), ("--passes",), ("--advice",)])
 def test_a_saved_plan_shows_what_its_model_shows(folder, options):
-    given = ("-d", "BLAS", "-d", "CPU", "-nr", "-n", 64)
+    given = ("-d", "BLAS", "-d", "CPU", "-nr", "--n-tokens", 64)
     shown = ok("plan", folder / "m.gguf", *given, *options)
     lines = ok("plan", folder / "p.json.gz", *options, command=BLOCKED).splitlines(True)
     assert "".join(line for line in lines if not line.startswith("made with ")) == shown
@@ -73,7 +73,7 @@ def test_a_plan_is_read_from_standard_input(folder):
     assert "read only once" in fails("diff", "-", "-", code=2)
 
 
-@pytest.mark.parametrize("options", [("-ngl", 3), ("-c", 64), ("-n", 2), ("--n-past", 1)])
+@pytest.mark.parametrize("options", [("-ngl", 3), ("-c", 64), ("--n-tokens", 2), ("--n-past", 1)])
 def test_a_saved_plan_takes_no_model_options(folder, options):
     error = fails("plan", folder / "q.json", *options, code=2)
     assert re.search(rf"q\.json: {options[0]} can only apply to a model", error), error
@@ -312,7 +312,7 @@ def test_changes_that_cannot_be_say_why(folder, change, message):
 
 
 def test_diff_of_the_same(folder):
-    given = ("-d", "BLAS", "-d", "CPU", "-nr", "-n", 64)
+    given = ("-d", "BLAS", "-d", "CPU", "-nr", "--n-tokens", 64)
     assert ok("diff", folder / "p.json.gz", folder / "m.gguf", *given).startswith("same; ")
     assert ok("diff", folder / "q.json", folder / "q.json", command=BLOCKED).startswith("same; ")
 

@@ -37,8 +37,8 @@ def on_screen(text):
     ("options", "most"),
     [
         (("-ngl", "all", "-cmoe"), 25),
-        (("-ngl", "all", "-ncmoe", 24, "-n", 64), 27),
-        (("-ngl", 24, "-n", 64), 32),  # four kinds of reasons
+        (("-ngl", "all", "-ncmoe", 24, "--n-tokens", 64), 27),
+        (("-ngl", 24, "--n-tokens", 64), 32),  # four kinds of reasons
     ],
     ids=str,
 )
@@ -98,7 +98,7 @@ def test_of_a_saved_plan_without_the_native_library(folder):
     [
         (("-ngl", 99), None),
         (("-ngl", 99, "-nkvo"), "-kvo"),
-        (("-ngl", 2, "-nkvo", "-n", 64), "-ngl all -kvo"),
+        (("-ngl", 2, "-nkvo", "--n-tokens", 64), "-ngl all -kvo"),
         (("-ngl", 99, "-ctk", "iq4_nl", "-ctv", "iq4_nl"), "-ctk f16 -ctv f16"),
         (("-ngl", 99, "-ot", r"ffn_up=CPU"), "without -ot"),
         (("-ngl", 99, "-ncffn", 2), "without -ncffn"),

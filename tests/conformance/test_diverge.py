@@ -262,7 +262,7 @@ def test_sides_are_understood(text, words, release):
         (("--between", "CPU", "GPU7"), 1, "GPU7 does not run: "),
         (("--between", "CPU", "upstream=7.7.7", "--no-build"), 1, "7.7.7"),
         (("-d", "CPU", "--between", "CPU", "BLAS,CPU"), 2, "give them once"),
-        (("--between", "CPU", "CPU", "-n", "600"), 1, "600"),
+        (("--between", "CPU", "CPU", "-p", "600"), 1, "600"),
         (("--between", "CPU", "CPU", "--case", "/no/such/file"), 1, "there is no folder"),
     ],
 )
@@ -281,7 +281,7 @@ def test_a_file_that_is_no_model(tmp_path):
 
 def test_blas_differs_from_the_cpu(model_file, tmp_path):
     """BLAS multiplies q4_0 as f32, the CPU rounds the other operand to q8_0 first."""
-    given = ("--between", "CPU", "BLAS,CPU", "-n", 40, "--no-repack", "--n-gen", 0, "--json")
+    given = ("--between", "CPU", "BLAS,CPU", "-p", 40, "--no-repack", "-n", 0, "--json")
     done = run("diverge", model_file, *given, "--limit", 1e-7, "--case", tmp_path / "case.txt")
     assert done.returncode == 1, done.stderr
     found = json.loads(done.stdout)

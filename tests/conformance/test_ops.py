@@ -209,7 +209,7 @@ def test_upstreams_program_finds_nothing_wrong(device):
 @pytest.mark.thorough("programs")
 def test_the_ops_of_a_model(tmp_path):
     write_llama(tmp_path / "m.gguf", LlamaSpec(n_layer=1, n_vocab=512))
-    ok("plan", tmp_path / "m.gguf", "-d", "CPU", "-n", 8, "-o", tmp_path / "p.json.gz")
+    ok("plan", tmp_path / "m.gguf", "-d", "CPU", "--n-tokens", 8, "-o", tmp_path / "p.json.gz")
     printed = ok("ops", "CPU", "--record", tmp_path / "p.json.gz")
     assert "0 wrong" in printed and "SWIGLU" in printed
     refused = run("ops", "CPU", "--record", tmp_path / "m.gguf")

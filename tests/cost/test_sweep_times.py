@@ -61,7 +61,7 @@ def test_what_is_not_known_has_no_time(model):
 def test_a_threshold_has_both_times(folder):
     words = (
         "sweep", folder / "m.gguf", "-d", CARD, "-d", "CPU", "-ngl", 0, "--no-repack",
-        "-n", "1,64", "--machine", folder / "machine.json", "--graphs", "libllama",
+        "--n-tokens", "1,64", "--machine", folder / "machine.json", "--graphs", "libllama",
     )  # fmt: skip
     data = json.loads(ok(*words, "--json"))
     (threshold,) = data["thresholds"]

@@ -27,7 +27,7 @@ VERBS = {  # FILE: the file in question, PLAN: a plan
     "diff-b": ["diff", "PLAN", "FILE"],
     "view": ["view", "FILE"],
     "view-other": ["view", "PLAN", "FILE"],
-    "sweep": ["sweep", "FILE", "-n", "1"],
+    "sweep": ["sweep", "FILE", "--n-tokens", "1"],
     "generate": ["generate", "FILE", "--tokens", "1", "-n", "1", *ON],
     "trace": ["trace", "FILE", "-n", "1", *ON],
     "bench": ["bench", "FILE", "-p", "1", "-n", "0", "-r", "1", *ON],

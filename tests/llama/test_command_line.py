@@ -207,7 +207,7 @@ def test_a_bad_command_line_is_an_error(file, line, tmp_path, monkeypatch):
 
 
 def test_on_the_command_line(file):
-    ours = ("plan", "-d", DEVICES[0], "-n", "8", "--json")
+    ours = ("plan", "-d", DEVICES[0], "--n-tokens", "8", "--json")
     words = ("llama-server", "-m", str(file), "-ot", "exps=CPU", "-fit", "off", "--jinja")
     assert "libllama's graph" in json.loads(ok(*ours, "--", *words))["headline"]
     explained = ok("explain", "-d", DEVICES[0], "ffn_moe_out-0", "--", *words)

@@ -80,7 +80,7 @@ def test_what_is_recommended_fits_with_the_reserve(models, model, devices, optio
 def test_nothing_is_recommended_that_does_not_fit(models):
     """ "without -ot" lacks memory here: 3 MiB hold neither the feed-forward nor the rest of it."""
     device = ("-d", "sim:gpu0,profile=rtx4090,memory=3M", "-d", "CPU")
-    options = ("-ngl", 99, "-ot", "ffn=CPU", "-c", 512, "-n", 64)
+    options = ("-ngl", 99, "-ot", "ffn=CPU", "-c", 512, "--n-tokens", 64)
     assert remedy_of(models["small"], *device, *options) is None
 
 
@@ -176,7 +176,7 @@ def test_some_layers_on_a_device_where_none_do_not_fit(tmp_path):
     devices = [word for i, card in enumerate(cards) for word in ("-d", f"sim:gpu{i},{card}")]
     remedy = remedy_of(
         small.write(tmp_path / "small.gguf"), *devices, "-d", "CPU", "-ngl", 11, "-ncmoe", 4,
-        "-nkvo", "-fa", "off", "-c", 512, "-b", 512, "-fitt", 0, "-n", 1,
+        "-nkvo", "-fa", "off", "-c", 512, "-b", 512, "-fitt", 0, "--n-tokens", 1,
     )  # fmt: skip
     assert words(remedy["flags"])[:2] == ["-ngl", "2"] and remedy["gain"] > 1.25
 

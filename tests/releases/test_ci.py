@@ -18,7 +18,7 @@ from ..support.build_support import small_disk
 from ..support.cli_runs import fails, ok, run
 
 CASES = {case.name: case.plan for case in rule_cases()}
-RECIPE = "partly: small.gguf -d sim:gpu0,profile=rtx4090 -d CPU -ngl 1 -n 64\n"
+RECIPE = "partly: small.gguf -d sim:gpu0,profile=rtx4090 -d CPU -ngl 1 --n-tokens 64\n"
 
 
 @pytest.fixture
@@ -194,9 +194,9 @@ def test_a_plan_of_a_what_if_is_no_releases(folder):
 
 def test_update_writes_whatever_makes_ci_fail(folder):
     write_llama(folder / "small.gguf", LlamaSpec(n_layer=2, n_vocab=512))
-    (folder / "cases.txt").write_text("a: small.gguf -d CPU -n 64\n")
+    (folder / "cases.txt").write_text("a: small.gguf -d CPU --n-tokens 64\n")
     ok("ci", folder, "--update")
-    (folder / "cases.txt").write_text("a: small.gguf -d CPU -n 65\n")
+    (folder / "cases.txt").write_text("a: small.gguf -d CPU --n-tokens 65\n")
     done = run("ci", folder)
     assert done.returncode == 1 and re.search(r"\[\d+, 65, 1, 1\]\), before .*64", done.stdout)
     assert "a.json.gz" in ok("ci", folder, "--update")

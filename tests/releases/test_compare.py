@@ -149,7 +149,7 @@ def folder(tmp_path_factory):
 @pytest.mark.parametrize("devices", SETS)
 def test_a_graph_planned_again_with_recorded_answers_is_planned_the_same(folder, devices, n):
     path = folder / f"{devices}-{n}.json.gz"
-    ok("plan", folder / "m.gguf", *SETS[devices], "-n", n, "-o", path)
+    ok("plan", folder / "m.gguf", *SETS[devices], "--n-tokens", n, "-o", path)
     plan = ggml.Plan.from_json(path)
     again = replay_as_recorded(plan)
     assert not plan.diff(again), plan.diff(again)
@@ -189,7 +189,7 @@ def test_what_cannot_be_built_is_skipped_by_git_bisect(tmp_path):
 def test_options_are_those_of_plan(folder):
     words = ("compare", "--upstream", OLD, "--upstream", NEW, folder / "m.gguf")
     assert "No such option '--nonsense'" in fails(*words, "--nonsense", "3", code=2)
-    assert "'many' is not a valid int" in fails(*words, "-n", "many", code=2)
+    assert "'many' is not a valid int" in fails(*words, "--n-tokens", "many", code=2)
 
 
 def test_a_saved_plan_takes_options_with_devices_only(folder):

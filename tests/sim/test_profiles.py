@@ -216,7 +216,7 @@ def model(tmp_path_factory):
     write_llama(folder / "m.gguf", LlamaSpec(n_layer=2, n_vocab=320))
     gpu = ("-d", "sim:gpu0", "-d", "CPU", "-ngl", 99, "-fa", "on", "-c", 512)
     for n in (1, 512):
-        ok("plan", folder / "m.gguf", *gpu, "-n", n, "-o", folder / f"{n}.json")
+        ok("plan", folder / "m.gguf", *gpu, "--n-tokens", n, "-o", folder / f"{n}.json")
     return folder
 
 
@@ -230,7 +230,7 @@ def test_a_plan_says_what_is_not_on_record(model, tmp_path):
     path = tmp_path / "mine.csv"
     path.write_text("\n".join([head, *norms]) + "\n")
     given = ("-d", f"sim:gpu0,profile={path}", "-d", "CPU", "-ngl", 99, "-fa", "on", "-c", 512,
-             "-n", 512)  # fmt: skip
+             "--n-tokens", 512)  # fmt: skip
     saved = tmp_path / "p.json"
     said = ok("plan", model / "m.gguf", *given, "-o", saved, "-v")
     plan = ggml.Plan.from_json(saved)

@@ -112,7 +112,7 @@ READERS = {  # and the small file of the kind
     "kept record": ("r.ggrec", _kept("a.ggrec")),
     "kept cases": ("cases.txt", _kept("cases.txt")),
     "view": ("plan.json", verb("view", "FILE")),
-    "plan": ("m.gguf", verb("plan", "FILE", "-n", "1")),
+    "plan": ("m.gguf", verb("plan", "FILE", "--n-tokens", "1")),
     "plan of a log": ("plan.log", verb("plan", "FILE")),
     "plan of a snapshot": ("plan.txt", verb("plan", "FILE")),
     "cost of a record": ("r.ggrec", verb("view", "FILE")),

@@ -282,7 +282,8 @@ def test_a_saved_plan_has_the_time_of_the_plan(plan, saved, machine):
 
 @pytest.mark.thorough("long")
 def test_a_saved_plan_is_predicted_as_the_model_is(model, machine, tmp_path):
-    words = ("-d", "sim:gpu0,profile=rtx4090", "-d", "CPU", "-t", 1, "-ngl", "all", "-n", 64)
+    words = ("-d", "sim:gpu0,profile=rtx4090", "-d", "CPU", "-t", 1, "-ngl", "all",
+             "--n-tokens", 64)
     direct = run("plan", model, *words, "--machine", machine, "-o", tmp_path / "p.json.gz")
     assert direct.returncode == 0, direct.stderr
     ok("plan", model, *words, "--machine", machine, "-o", tmp_path / "direct.html")

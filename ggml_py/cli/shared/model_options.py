@@ -211,7 +211,7 @@ SHAPE_OPTIONS = [
                  help="With --fit: memory that stays free on each device."),
     _option("-fitc", "--fit-ctx", default=4096, show_default=True, metavar="N",
                  help="With --fit: the smallest context that it may choose."),
-    _option("-n", "--n-tokens", default=1, show_default=True, metavar="N",
+    _option("--n-tokens", default=1, show_default=True, metavar="N",
                  help="Tokens of each sequence in the batch."),
     _option("--n-past", default=0, show_default=True, metavar="N",
                  help="Tokens of each sequence already in the cache."),

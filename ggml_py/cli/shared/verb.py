@@ -20,6 +20,8 @@ _VERBATIM = "\b\n"  # click's mark of lines that are not wrapped
 _EXAMPLE = re.compile(r"ggml-py |eval ")
 _NUMBERS = (type(click.INT), type(click.FLOAT))  # click's ranges are of these types, too
 _HYPHEN = "\N{NON-BREAKING HYPHEN}"
+# Spellings that llama.cpp has for something else.
+_RENAMED = {"-n": "--n-tokens"}
 _STATUS = "Exit status: "
 
 
@@ -94,6 +96,12 @@ class Verb(click.Command):
             flag, equals, _value = word.partition("=")
             if word == "--" or (word[:1] != "-" and not ctx.allow_interspersed_args):
                 return
+            if flag not in known and _RENAMED.get(flag) in known:
+                new = _RENAMED[flag]
+                raise click.UsageError(
+                    f"{flag} {next(left, '')}: expected {new} for the tokens of a graph: {flag} is "
+                    "what llama.cpp generates", ctx,
+                )  # fmt: skip
             if flag not in known and re.match("-[A-Za-z]{2}", flag):
                 raise click.NoSuchOption(flag, possibilities=known, ctx=ctx)
             if flag in known and not equals and not known[flag].is_flag:
