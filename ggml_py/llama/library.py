@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,6 +14,10 @@ from ..errors import NotBuiltError
 
 _PACKAGE = Path(__file__).resolve().parent.parent
 _INSTALLED = "llama"  # folder of a build that has libllama with it
+_BUILDS = (
+    "this needs libllama, which is built once, in about two minutes on two cores; after Ctrl-C the "
+    "next build goes on from there"
+)
 _lock = threading.Lock()
 _loaded: list[Library] = []
 
@@ -48,6 +53,8 @@ def find(build: bool = True) -> Path:
     if found := folder_of(*arguments, "--no-build", quiet=True):
         return found
     build = build and not os.environ.get(NO_BUILD)
+    if build:  # before it waits for other builds
+        print(_BUILDS, file=sys.stderr, flush=True)
     if build and (found := folder_of(*arguments)):
         return found
     how = f"`ggml-py build --llama --on {folder}` builds it, in about two minutes"

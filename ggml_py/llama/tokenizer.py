@@ -18,6 +18,8 @@ from .chat_template import rendered
 from .library import Library, library
 from .native import LlamaHandle, load_model
 
+_NONE = 0  # LLAMA_VOCAB_TYPE_NONE
+
 
 @typed
 class Tokenizer:
@@ -28,7 +30,8 @@ class Tokenizer:
         self._library = library
         self._model = model
         with self._asking() as (lib, vocab):
-            self._n = int(lib.llama_vocab_n_tokens(vocab))
+            self._n = int(lib.llama_vocab_n_tokens(vocab))  # the model's, also without a tokenizer
+            self._is_there = int(lib.llama_vocab_type(vocab)) != _NONE
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], *, build: bool = True) -> Tokenizer:
@@ -173,9 +176,10 @@ class Tokenizer:
         )
 
     def _check_there(self) -> None:
-        if not self._n:
+        if not self._n or not self._is_there:
             raise ModelError(
-                "this model has no vocabulary (tokenizer.ggml.model is none): give token ids"
+                "this model has no vocabulary (tokenizer.ggml.model is none), so it takes no text: "
+                "expected token ids (--tokens 1,2,3)"
             )
 
     def close(self) -> None:

@@ -73,6 +73,7 @@ def test_an_error_names_the_flag(said, option, value):
         (("-ctv", "q4_0", "-fa", "off"), "flash attention. Use -fa on or -ctv f16"),
         (("-ub", 600), "-ub 600 is more than -b 512: as in llama.cpp it becomes 512"),
         (("-ot", r"\.none\.=CPU"), r"-ot: '\.none\.' matches none of the model's "),
+        (("-ncmoe", 2), "-cmoe, -ncmoe (cpu_moe, n_cpu_moe): the model has no experts, so nothing"),
         (("-ngl", 9), "-ngl 9 has no effect: no GPU among the devices (CPU)"),
     ],
 )  # fmt: skip

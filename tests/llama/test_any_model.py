@@ -1,6 +1,7 @@
 """libllama on our ggml: models of any architecture, planned from their headers and run."""
 
 import gc
+import json
 import re
 import signal
 import subprocess
@@ -496,6 +497,8 @@ def test_the_command_line_generates_with_any_model(archs):
     with llama.open(path) as model:  # upstream's test vocabulary hashes pieces of the text
         text = model.detokenize(model.generate(model.tokenize("Hello"), 4))
     assert done.returncode == 0 and done.stdout.rstrip("\n") == text, done.stderr
+    chat = json.loads(run("generate", path, "-p", "a", "--chat", "-c", 256, "--json").stdout)
+    assert len(chat["tokens"]) > 16 or chat["stop_type"] == "eos"
     for wrong in ((), ("-p", "a", "--tokens", "1"), ("--tokens", "1", "--chat")):
         assert run("generate", path, *wrong).returncode == 2
 

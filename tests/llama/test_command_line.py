@@ -206,6 +206,14 @@ def test_a_bad_command_line_is_an_error(file, line, tmp_path, monkeypatch):
         assert model.plan(1).n_splits  # nothing is left of it
 
 
+def test_a_pattern_that_matches_nothing_is_said(file, caplog):
+    line = f"llama-cli -m {file} -fit off -ot nope=CPU,exps=CPU -ncmoe 1"
+    with llama.open_command_line(line, devices=DEVICES):
+        texts = [r.getMessage() for r in caplog.records if r.name == "ggml_py"]
+    (said,) = (text for text in texts if "nope" in text or "experts" in text)
+    assert said.startswith("tensor_overrides (-ot): 'nope' matches none of the model's ")
+
+
 def test_on_the_command_line(file):
     ours = ("plan", "-d", DEVICES[0], "--n-tokens", "8", "--json")
     words = ("llama-server", "-m", str(file), "-ot", "exps=CPU", "-fit", "off", "--jinja")

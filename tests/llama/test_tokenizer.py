@@ -142,3 +142,15 @@ def test_a_long_word(pre, tmp_path):
         assert len(tokenizer.tokenize("a" * 50_000, add_special=False)) == 25_000
         with pytest.raises(GgmlError, match="256 MiB of stack for it"):
             tokenizer.tokenize("a" * 2_000_000)
+
+
+def test_a_file_without_a_tokenizer_takes_no_text(tmp_path):
+    """llama.cpp's tokenizer "none" asserts; its vocabulary has tokens all the same."""
+    spec = LlamaSpec(n_layer=1, n_embd=32, n_head=2, n_head_kv=1, n_ff=32, n_vocab=300)
+    header = {k: v for k, v in spec.header().items() if not k.startswith("tokenizer.")}
+    write_gguf(tmp_path / "m.gguf", {**header, "tokenizer.ggml.model": "none"}, spec.tensors())
+    with Tokenizer.open(tmp_path / "m.gguf") as tokenizer:
+        for call in (lambda: tokenizer.tokenize("hi"), lambda: tokenizer.piece(1),
+                     lambda: tokenizer.detokenize([1])):  # fmt: skip
+            with pytest.raises(ModelError, match=r"takes no text: expected token ids \(--tokens"):
+                call()
