@@ -66,10 +66,10 @@ class PlanSnapshot:
         """Compares the plan with its page. Raises AssertionError with what changed and why."""
         __tracebackhide__ = True
         from .export.snapshot import decided
+        from .files.foreign import visible
         from .files.reading import read_text
         from .files.writing import whole_file
         from .plan import Plan
-        from .trace.foreign import visible
 
         if not isinstance(plan, Plan):
             raise TypeError(f"plan_snapshot: expected a Plan, got {type(plan).__name__}")

@@ -17,8 +17,8 @@ from typing import Any, TextIO, cast
 import click
 
 from ..errors import GgmlError
+from ..files.foreign import visible
 from ..files.similar import meant, one_of
-from ..trace.foreign import visible
 from . import (
     bench,
     bisect,

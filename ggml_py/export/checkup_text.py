@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterator
 
 from ..advice.checkup import Checkup, Setback
-from ..trace.foreign import fenced, markdown
+from ..files.foreign import fenced, markdown
 
 MOST = 20  # lines
 _WIDTH = 80

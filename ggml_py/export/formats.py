@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..cost.machine import Machine
+from ..files.foreign import visible
 from ..files.writing import write_whole
-from ..trace.foreign import visible
 from ..trace.planned import Planned
 from ..trace.recorded import Recorded
 from ..typed import typed

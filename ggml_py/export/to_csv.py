@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 
-from ..trace.foreign import cell
+from ..files.foreign import cell
 from ..trace.planned import Planned
 from .rows import NodeRow, node_rows
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..advice.all_findings import advice
+from ..files.foreign import fenced, markdown
 from ..trace.answers.excerpt import limits
 from ..trace.answers.shares import headline
-from ..trace.foreign import fenced, markdown
 from ..trace.names import counted
 from ..trace.planned import Planned, format_bytes
 from ..trace.units import AtLeast

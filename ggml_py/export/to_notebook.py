@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from ..files.foreign import html
 from ..trace.answers.run_summary import summarize
 from ..trace.answers.shares import format_count, headline, shares
-from ..trace.foreign import html
 from ..trace.html import MOST, folded, table
 from ..trace.names import counted
 from ..trace.planned import Planned, format_bytes

@@ -10,13 +10,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from ..files.foreign import visible
 from ..trace.answers.diff import Diff
 from ..trace.answers.remedy import Remedy, remedy_of
 from ..trace.answers.shares import format_count, headline, shares
 from ..trace.answers.sweep import Sweep, describe, moved_rows, told_time
 from ..trace.answers.why_splits import WhySplits, why_splits
 from ..trace.expert_cache import expert_cache
-from ..trace.foreign import visible
 from ..trace.names import counted
 from ..trace.planned import Planned, PlanTensor, Split, SplitInput, format_bytes
 from .passes_by_layer import lines as passes_by_layer

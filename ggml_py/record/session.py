@@ -16,10 +16,10 @@ import numpy as np
 from ..export.json.checked import check
 from ..files.bounds import RECORD
 from ..files.damage import INTERNAL, said
+from ..files.foreign import hidden
 from ..files.reading import open_file, read_file
 from ..plan import Plan
 from ..trace.decode import Layouts, Meaning, Records, read
-from ..trace.foreign import hidden
 from ..trace.names import counted
 from ..trace.pins import NORMS
 from ..trace.planned import Planned

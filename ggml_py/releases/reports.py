@@ -6,8 +6,8 @@ from collections.abc import Callable, Collection
 from xml.etree import ElementTree
 
 from ..export.palette import fills
+from ..files.foreign import fenced, html, markdown, visible
 from ..plan import Plan
-from ..trace.foreign import fenced, html, markdown, visible
 from ..trace.names import counted
 from ..trace.planned import format_bytes
 from .compare import Compared, Comparison

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from .foreign import html
+from ..files.foreign import html
 
 MOST = 12  # rows of a table
 _CELL = "padding:1px 10px 1px 0;text-align:left;vertical-align:top"

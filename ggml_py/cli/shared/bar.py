@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 
-from ...trace.foreign import visible
+from ...files.foreign import visible
 
 _SLOW = 0.3  # seconds; anything faster shows no bar
 _PAUSE = 0.1  # seconds between two redraws

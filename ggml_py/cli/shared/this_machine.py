@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ...export.checkup_text import wrapped
-from ...trace.foreign import markdown
+from ...files.foreign import markdown
 from ...trace.names import counted
 from ...trace.planned import format_bytes
 

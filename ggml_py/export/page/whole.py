@@ -8,7 +8,7 @@ import json
 import re
 from typing import Any
 
-from ...trace.foreign import html
+from ...files.foreign import html
 from .. import palette
 
 

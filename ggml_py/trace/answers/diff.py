@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from ..foreign import html
+from ...files.foreign import html
 from ..html import MOST, folded
 from ..names import counted
 from ..planned import Planned, PlanTensor, format_bytes

@@ -12,9 +12,9 @@ from functools import lru_cache
 from itertools import pairwise, product
 from typing import Any, TypeAlias
 
+from ...files.foreign import visible
 from ...typed import typed
 from .. import causes
-from ..foreign import visible
 from ..names import counted, label, quoted, shape
 from ..planned import Planned, PlanTensor, format_bytes
 from ..refusals import OP, refused

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from ggml_py.trace.foreign import cell, fenced, hidden, markdown, visible
+from ggml_py.files.foreign import cell, fenced, hidden, markdown, visible
 
 
 @pytest.mark.parametrize(
