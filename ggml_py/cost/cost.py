@@ -30,13 +30,13 @@ SURE = 0.9  # the part of cases in which the measured time is in the interval
 _DEVIATIONS = 1.645  # of a normal distribution, for that part
 # Relative difference of two runs of a program although nothing was changed (the memory that a
 # process gets makes its products faster or slower for its whole life). The samples do not show it.
-# With it nine of ten of the measurements that may be looked at are in the interval (docs/COST.md).
-# The change of the device's speed while it was measured is added.
+# With it nine of ten of the measurements that may be looked at are in the interval
+# (docs/COST_CHECKED.md). The change of the device's speed while it was measured is added.
 BETWEEN_RUNS = 0.06
 # By the end of a buffer type's name.
 _MEMORY = (("_Host", PINNED), ("_Mapped", MAPPED))
 # Times on GPUs were compared on one machine only: generation had about this error, and prompts took
-# up to 2.4 times as long as predicted, for a reason that is not known (docs/COST.md).
+# up to 2.4 times as long as predicted, for a reason that is not known (docs/COST_CHECKED.md).
 ON_GPU, MORE_ON_GPU = 0.12, 1.0
 # Most time of a node that was not measured, as a multiple of its time at a slow rate: nine of ten
 # of the device's samples exceed that rate. The least is nothing.

@@ -211,7 +211,7 @@ TABLES = {  # page, name there: table
     ("PROFILES.md", "benchmarks/cards.py"): asked,
     ("MODELS.md", "benchmarks/promises.py: cards"): on_cards,
     ("MODELS.md", "benchmarks/promises.py: what-ifs"): what_ifs,
-    ("ANY_MODEL.md", "benchmarks/any_model.py"): any_models,
+    ("ARCHITECTURES.md", "benchmarks/any_model.py: devices"): any_models,
     ("ARCHITECTURES.md", "benchmarks/any_model.py"): by_architecture,
     ("MEMORY.md", "benchmarks/fit_print.py"): fit_print,
     ("RELEASES.md", "benchmarks/release_rules.py"): release_rules,

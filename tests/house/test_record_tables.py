@@ -29,7 +29,7 @@ def test_every_card_was_planned_as_libllama_plans_it():
 
 
 def test_any_model_is_planned_as_an_unmodified_build_plans_it():
-    """What differs is named (docs/ANY_MODEL.md): one that upstream plans and cannot compute."""
+    """What differs is named (docs/ARCHITECTURES.md): one that upstream plans and cannot compute."""
     found = record_tables.any_model()
     assert len(found) >= 130
     wrong = {
