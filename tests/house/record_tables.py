@@ -214,9 +214,9 @@ TABLES = {  # page, name there: table
     ("ARCHITECTURES.md", "benchmarks/any_model.py: devices"): any_models,
     ("ARCHITECTURES.md", "benchmarks/any_model.py"): by_architecture,
     ("MEMORY.md", "benchmarks/fit_print.py"): fit_print,
-    ("RELEASES.md", "benchmarks/release_rules.py"): release_rules,
-    ("RELEASES.md", "benchmarks/corpus_releases.py"): corpus_releases,
-    ("RELEASES.md", "benchmarks/corpus_releases.py: plans"): corpus_plans,
+    ("RELEASES_CHECKED.md", "benchmarks/release_rules.py"): release_rules,
+    ("RELEASES_CHECKED.md", "benchmarks/corpus_releases.py"): corpus_releases,
+    ("RELEASES_CHECKED.md", "benchmarks/corpus_releases.py: plans"): corpus_plans,
 }
 
 

@@ -44,11 +44,11 @@ TESTED = {
         "test_compare.test_the_page_shows_what_compare_prints",
     ("docs/RELEASES.md", "$ ggml-py bisect"):
         "test_compare.test_bisect_asks_and_says_what_the_page_shows",
-    ("docs/RELEASES.md", "$ ggml-py corpus"): "test_corpus.test_the_session_on_the_page",
-    ("docs/RELEASES.md", "# NAME: MODEL"): "test_ci.test_the_line_on_the_page",
-    ("docs/RELEASES.md", "# .github/workflows"):
+    ("docs/KEPT_PLANS.md", "$ ggml-py corpus"): "test_corpus.test_the_session_on_the_page",
+    ("docs/KEPT_PLANS.md", "# NAME: MODEL"): "test_ci.test_the_line_on_the_page",
+    ("docs/KEPT_PLANS.md", "# .github/workflows"):
         "test_corpus.test_the_page_names_commands_and_options_that_exist",
-    ("docs/RELEASES.md", "python3 -m venv /tmp/plans"):
+    ("docs/KEPT_PLANS.md", "python3 -m venv /tmp/plans"):
         "test_corpus.test_the_page_names_commands_and_options_that_exist",
     ("docs/PLACE.md", "$ ggml-py calibrate"): "test_measure.test_the_commands_of_the_page",
     ("docs/CONFORMANCE.md", "$ ggml-py ops"): "test_ops.test_the_page_shows_what_ops_prints",

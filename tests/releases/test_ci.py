@@ -117,7 +117,7 @@ def test_plans_of_a_record_come_after_what_their_scheduler_planned(tmp_path):
 
 def test_the_line_on_the_page(tmp_path):
     (tmp_path / "small.gguf").touch()
-    page = (Path(__file__).resolve().parents[2] / "docs" / "RELEASES.md").read_text()
+    page = (Path(__file__).resolve().parents[2] / "docs" / "KEPT_PLANS.md").read_text()
     (block,) = re.findall(r"(?s)```\n(# NAME: .*?)```", page)
     (tmp_path / "cases.txt").write_text(block)
     (kept,) = kept_in(tmp_path)

@@ -25,7 +25,7 @@ EXPERTS = next(case.plan for case in rule_cases() if case.name.startswith("exper
 def test_the_session_on_the_page(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write_llama(tmp_path / "small.gguf", LlamaSpec(n_layer=2, n_vocab=512))
-    page = (REPO / "docs" / "RELEASES.md").read_text()
+    page = (REPO / "docs" / "KEPT_PLANS.md").read_text()
     (session,) = re.findall(r"(?s)```\n(\$ ggml-py corpus.*?)```", page)
     for command, shown in re.findall(r"(?m)^\$ ggml-py (.*)\n((?:[^$].*\n)*)", session):
         assert ok(*shlex.split(command)) == shown
@@ -44,7 +44,7 @@ def test_the_session_on_the_page(tmp_path, monkeypatch):
 
 
 def test_the_page_names_commands_and_options_that_exist():
-    page = (REPO / "docs" / "RELEASES.md").read_text()
+    page = (REPO / "docs" / "KEPT_PLANS.md").read_text()
     commands = set(re.findall(r"ggml-py (ci plans --.*)", page))
     assert len(commands) == 1
     for words in map(shlex.split, commands):
