@@ -20,7 +20,8 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", 
 # Not those that are hidden already, in Markdown with backslashes. Lengths have a bound: others
 # chose the text, and looking for them must not take quadratic time.
 _HIDDEN = r"(?!\\?\*\\?\*)"
-_PASSWORD = re.compile(rf"(?i)([a-z]:/{{1,3}}[^\s/?#:@]*):{_HIDDEN}[^\s/?#]*@")
+_SERVER = r"\b[\w.-]{1,40}(?=:[^\s:/@]*@[\w.-]+:[0-9])"  # USER:PASSWORD@HOST:PORT
+_PASSWORD = re.compile(rf"(?i)([a-z]:/{{1,3}}[^\s/?#:@]*|{_SERVER}):{_HIDDEN}[^\s/?#]*@")
 _SECRET = re.compile(
     r"(?i)([?&][^=&?\s]{0,60}?(?:token|sig|key|secret|passw|auth|cred)[^=&?\s]{0,60})="
     rf"{_HIDDEN}[^&#\s'\"]*"
@@ -43,8 +44,6 @@ def _picture(found: re.Match[str]) -> str:
 def without_secrets(text: str) -> str:
     """Text without the passwords of its addresses, and without values of their queries that look
     like secrets."""
-    if "/" not in text:
-        return text
     return _SECRET.sub(r"\1=***", _PASSWORD.sub(r"\1:***@", text))
 
 

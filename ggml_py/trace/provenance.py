@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, get_args, get_type_hints
 
 from ..typed import typed
 from .fields import Count
+from .foreign import hidden
 from .units import format_bytes
 
 
@@ -75,6 +76,11 @@ class Provenance:
     date: str | None = _fact("date", compared=False)  # ISO 8601, UTC
     # Names in texts of the facts that follow from the graph's tensors; nobody gave them.
     inferred: tuple[str, ...] | None = _fact("inferred", on_page=True, compared=False, later=True)
+
+    def __post_init__(self) -> None:
+        """Plans are shown to others, so their flags have no secrets."""
+        if type(self.flags) is tuple and all(type(word) is str for word in self.flags):
+            object.__setattr__(self, "flags", hidden(self.flags))  # it is frozen
 
     def but(self, **facts: Any) -> Provenance:
         """The same with other facts."""

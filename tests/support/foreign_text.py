@@ -666,7 +666,11 @@ def _given(line: str, folder: Path) -> list[str]:
 # --- words of the command line
 
 WORD = (CORE + ADDRESS).replace("\0", "")  # no program can be given a NUL
-NOT_RUN = {"demo", "devices", "releases"}  # verbs whose options take no text
+PREFIXES = {  # of an option's value
+    "-d": ("", "rpc:", f"rpc:me:{SECRET}@127.0.0.1:1 ", "sim:", "sim:x,profile=",
+           "sim:x,profile=rtx4090,", "sim:x,profile=rtx4090,set."),
+    "--what-if": ("", "pin:", "move:x=", "drop=", "profile:"), "-ot": ("", "x="),
+}  # fmt: skip
 
 
 def command_lines() -> Iterator[tuple[str, list[str]]]:
@@ -679,7 +683,9 @@ def command_lines() -> Iterator[tuple[str, list[str]]]:
             yield f"{' '.join(name)} {argument.name}", [*name, *words]
         for option in verb.params:
             if isinstance(option, click.Option) and not option.is_flag and option.opts[0] != "-m":
-                yield f"{' '.join(name)} {option.opts[0]}", [*name, *needed, option.opts[0], WORD]
+                for begin in PREFIXES.get(option.opts[0], ("",)):
+                    words = [*name, *needed, option.opts[0], f"{begin}{WORD}"]
+                    yield f"{' '.join(name)} {option.opts[0]} {begin}".strip(), words
 
 
 def _verbs(verb: Any, name: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], click.Command]]:
