@@ -15,6 +15,7 @@ from typing import Any
 from ..boundary.ffi import BUILD, NULL, ffi, lib, text
 from ..errors import ArgumentError, NotBuiltError
 from ..files.bounds import TABLE
+from ..files.damage import INTERNAL, said
 from ..files.reading import decoded, read_file
 from ..graphs.context import Context
 from ..graphs.node import node_of_call
@@ -206,10 +207,11 @@ def card_of_file(path: Path, changes: Mapping[str, object] | None = None) -> Car
     Raises `ArgumentError` for another file, otherwise as `card_profile`.
     """
     try:
-        said = decoded(read_file(path, TABLE), "it")
-        read = vulkaninfo.read(said)
-    except (ArgumentError, ValueError) as error:
-        raise ArgumentError(f"{path}: {error}") from error
+        read = vulkaninfo.read(decoded(read_file(path, TABLE), "it"))
+    except OSError:
+        raise
+    except INTERNAL as error:
+        raise ArgumentError(f"{path}: {said(error)}") from error
     properties = {k: v for k, v in read.items() if k in card_properties("vulkan")}
     title, memory = str(read["name"]), int(read["memoryHeapSize"])
     return _profile(path.stem, Card("vulkan", title, memory, properties, str(path)), changes)

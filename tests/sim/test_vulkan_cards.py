@@ -220,6 +220,21 @@ def test_a_file_of_vulkaninfo_is_a_card(ctx, tmp_path):
         ggml.load_profile(tmp_path / "other.txt")
 
 
+def test_a_file_without_a_line_or_with_another_value(tmp_path):
+    """Errors of ours, not Python's about the program."""
+    lines = (HERE / "llvmpipe_vulkaninfo.txt").read_text().splitlines()
+    path, refused = tmp_path / "vk.txt", set()
+    for i, line in enumerate(lines):
+        for other in ([], [re.sub(r"= .*", "= \x1b]0;x", line)]):
+            path.write_text("\n".join([*lines[:i], *other, *lines[i + 1 :]]))
+            try:
+                ggml.load_profile(path)
+            except ggml.ArgumentError as error:
+                assert str(path) in str(error) and "tuple.index" not in str(error)
+                refused.add(i)
+    assert len(refused) > 3
+
+
 @pytest.mark.parametrize(("text", "device"), [("", 0), ("GPU0:\n\tx = 1\n", 0), ("GPU0:\n", 1)])
 def test_what_is_not_of_vulkaninfo(text, device):
     with pytest.raises(ggml.ArgumentError, match=re.escape(f"no device {device} with its limits")):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 import json
 import os
 import re
@@ -28,7 +29,7 @@ import click
 import numpy as np
 from markdown_it import MarkdownIt
 
-from ggml_py import Plan, Run
+from ggml_py import Plan, Run, load_profile
 from ggml_py.cli import cli, main
 from ggml_py.cost import Machine
 from ggml_py.export.json import keys, plan_file
@@ -260,6 +261,33 @@ def _machine(path: Path, put: Put) -> None:
     path.with_name("plan.json").write_text(whole_plan())
 
 
+_ASSIGNED = re.compile(r"(?m)^(\s*(\w+)\s*= )(.*?)$")
+OF_ADD = "type=f32,ne=[8,1,1,1],op_params=[],sources=f32[8,1,1,1],f32[8,1,1,1]"
+VULKANINFO = Path(__file__).parents[1] / "sim/llvmpipe_vulkaninfo.txt"
+
+
+def _vulkaninfo(path: Path, put: Put) -> None:
+    def line(found: re.Match[str]) -> str:
+        is_number = re.match(r"[\d-]|true|false", found[3])  # with a text no device can have it
+        text = found[3] if is_number else put((found[2],), found[3])
+        return found[1] + text.replace("\n", "")
+
+    path.write_text(_ASSIGNED.sub(line, VULKANINFO.read_text()), newline="")
+    _gguf(path.with_name("m.gguf"), lambda _field, was: was)
+
+
+def _answers(path: Path, put: Put) -> None:
+    """What `test-backend-ops support --output csv` prints of a device."""
+    names = ("test_time", "build_commit", "backend_name", "op_name", "op_params", "supported",
+             "error_message", "test_mode", "device_description")  # fmt: skip
+    row = ("1", "x", "X0", "ADD", OF_ADD, "1", "", "support", "x")
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file, quoting=csv.QUOTE_ALL)
+        writer.writerow(put(("a column", name), name) for name in names)
+        writer.writerow(put((name,), one) for name, one in zip(names, row, strict=True))
+    _gguf(path.with_name("m.gguf"), lambda _field, was: was)
+
+
 def _gguf(path: Path, put: Put) -> None:
     spec = LlamaSpec(n_layer=1, n_embd=32, n_head=2, n_head_kv=2, n_ff=32, n_vocab=300)
     about = ("type", "name", "basename", "organization", "license", "source.url", "description")
@@ -345,6 +373,18 @@ def _like_plan(suffix: str) -> tuple[str, ...]:
     )
 
 
+
+
+def _of_profile(name: str) -> tuple[str, ...]:
+    """A device of that name stays, so each has another (DEVICE)."""
+    given = f"m.gguf -d sim:DEVICE,profile={name} -d CPU -ngl 1"
+    verbs = (f"plan {given} -v", f"plan {given} --json", f"plan {given} -o OUT.md")
+    return (*verbs, f"why-not {given} 5 DEVICE", f"view {name}")
+
+
+_DEVICES = itertools.count()
+
+
 SOURCES = {
     "plan": Source(
         "plan.json", _plan, lambda path: _read_plan(path), _OF_PLANS,
@@ -387,6 +427,8 @@ SOURCES = {
             "diff plan.json plan.json --machine machine.json", "view machine.json",
         ),
     ),
+    "vulkaninfo": Source("vk.txt", _vulkaninfo, load_profile, _of_profile("vk.txt")),
+    "answers": Source("a.csv", _answers, load_profile, _of_profile("a.csv")),
     "model": Source(
         "m.gguf", _gguf, lambda path: _read_model(path), (
             "plan m.gguf -v", "plan m.gguf -o OUT.html --json", "plan m.gguf -o OUT.md",
@@ -614,7 +656,7 @@ SHAPES = {
 CASES = [
     (name, text) for text in TEXTS for name in SOURCES
     if (name, text) not in (("log", "surrogate"), ("snapshot", "surrogate"))
-    and (name != "model" or text in ("turn 0", "surrogate"))
+    and (name not in ("model", "vulkaninfo", "answers") or text == "turn 0")
 ]  # fmt: skip
 
 
@@ -656,7 +698,7 @@ def outputs(
 
 
 def _given(line: str, folder: Path) -> list[str]:
-    words = line.split()
+    words = line.replace("DEVICE", f"foreign{next(_DEVICES):06}").split()
     if "BACKEND" in words:
         backend = _plan_there(folder, "plan.json").backends[0].name
         words[words.index("BACKEND")] = backend

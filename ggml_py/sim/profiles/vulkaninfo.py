@@ -52,8 +52,8 @@ def read(text: str, device: int = 0) -> dict[str, str | int]:
         )
     found: dict[str, str | int] = {
         "name": values["deviceName"],
-        "deviceType": _TYPES.index(values["deviceType"].removeprefix("PHYSICAL_DEVICE_TYPE_")),
-        "driverID": 1 + _DRIVERS.index(values["driverID"].removeprefix("DRIVER_ID_")),
+        "deviceType": _index(values, "deviceType", "PHYSICAL_DEVICE_TYPE_", _TYPES),
+        "driverID": 1 + _index(values, "driverID", "DRIVER_ID_", _DRIVERS),
         "extensions": "+".join(m[1] for line in lines if (m := _EXTENSION.match(line))),
         "subgroupSupportedStages": _stages(lists["subgroupSupportedStages"]),
         "requiredSubgroupSizeStages": _stages(lists.get("requiredSubgroupSizeStages", [])),
@@ -101,6 +101,13 @@ def _is_number(text: str) -> bool:
 
 def _number(text: str) -> int:
     return {"true": 1, "false": 0}[text] if text in ("true", "false") else int(text.split()[0], 0)
+
+
+def _index(values: dict[str, str], name: str, begin: str, known: tuple[str, ...]) -> int:
+    text = values[name].removeprefix(begin)
+    if text not in known:
+        raise ArgumentError(f"{name} is {text[:80]!r}, expected one of {', '.join(known)}")
+    return known.index(text)
 
 
 def _stages(names: list[str]) -> int:
