@@ -40,6 +40,7 @@ schema:         ## refresh docs/plan.schema.json and docs/run.schema.json
 docs:           ## refresh the tables of docs/ and what its examples print
 	@$(PYTHON) tests/support/kernel_table.py
 	@$(PYTHON) tests/house/record_tables.py
+	@$(PYTHON) -m tests.support.verb_pages
 	@$(PYTHON) tests/support/doc_pages.py
 	@$(PYTHON) -m tests.house.test_docs_pytest
 

@@ -75,10 +75,10 @@ def command(
 
     FILE is a plan that `ggml-py plan MODEL -o FILE` saved, or a run that `ggml-py trace MODEL -o
     FILE` saved. It may also be the log of a program that ran with GGML_SCHED_DEBUG=2 ('-' is
-    standard input), or a record of `ggml-py record`. For a record without --plan or --when, this
-    lists its plans. With OTHER, a second plan or log, the page shows the differences of OTHER.
-    Without an option, this prints the plan's tables, or where the run's time went. It needs no
-    native library, no model and no network.
+    standard input; llama-bench prints plans with -v only), or a record of `ggml-py record`. For a
+    record without --plan or --when, this lists its plans. With OTHER, a second plan or log, the
+    page shows the differences of OTHER. Without an option, this prints the plan's tables, or where
+    the run's time went. It needs no native library, no model and no network.
 
     \b
     ggml-py view plan.json.gz --open

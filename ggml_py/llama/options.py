@@ -97,15 +97,17 @@ TABLE = (
             "Devices in priority order: repeat the option, or separate them by commas. none: only "
             "the CPU; rpc:HOST:PORT: a server's; sim:NAME[,SETTING=...]: a simulated one "
             "(profile=cuda, memory=8G, min_batch=32, ...); CPU,memory=64G: the CPU of a machine "
-            "with more memory, or less. Default: all, GPUs first, the CPU last.", DEVICES,
+            "with more memory, or less. Default: all, GPUs first, the CPU last; BLAS takes part if "
+            "it is named, or if no device is.", DEVICES,
             verb_default=(), metavar="NAME", saved=True, usual=True),
     Keyword("n_gpu_layers", ("-ngl", "--gpu-layers", "--n-gpu-layers"), "layers", 0,
             "Layers whose weights go to the GPUs, shared out by free memory; or all.",
             field="model.n_gpu_layers", bench="-ngl", verb_default=-1, metavar="N",
             always=True, usual=True),
     Keyword("tensor_overrides", ("-ot", "--override-tensor"), "overrides", None,
-            "Put weights whose names match REGEX on a device or in a buffer type; the first match "
-            "counts. May be repeated.", verb="overrides", metavar="REGEX=NAME,...",
+            "Put weights whose names match REGEX (in Python's syntax; commas are allowed) on a "
+            "device or in a buffer type. The first match counts, also before -cmoe, -ncmoe and "
+            "-ncffn. May be repeated.", verb="overrides", metavar="REGEX=NAME,...",
             usual=True),
     Keyword("tensor_split", ("-ts", "--tensor-split"), "parts", None,
             "Share of the layers that each GPU gets, like 3,1.", bench="-ts",
@@ -143,7 +145,8 @@ TABLE = (
             off=("--no-op-offload",), field="context.op_offload", bench="-nopo", bench_off=True,
             saved=True),
     Keyword("offload_kqv", ("-kvo", "--kv-offload"), "bool", True,
-            "Keep the KV cache on the layers' devices.", off=("-nkvo", "--no-kv-offload"),
+            "Keep the KV cache on the layers' devices. If not, and without flash attention, the "
+            "end of attention is on the CPU, too.", off=("-nkvo", "--no-kv-offload"),
             field="context.offload_kqv", bench="-nkvo", bench_off=True),
     Keyword("repack", ("--repack",), "bool", True,
             "Repack weights for the CPU's kernels, if it has layouts for that.",

@@ -35,7 +35,9 @@ def _of(default: Any, flags: str, help: str) -> Any:
 class Sampling:
     """Fixed settings of a `Sampler`."""
 
-    logit_bias: Mapping[int, float] = _of(None, "-l --logit-bias", "Add BIAS to the logit of ID.")
+    logit_bias: Mapping[int, float] = _of(
+        None, "-l --logit-bias", "Add BIAS to the logit of ID; 15043-inf: never."
+    )
     repeat_last_n: int = _of(64, "--repeat-last-n", "Past tokens that penalties look at.")
     repeat_penalty: float = _of(1.0, "--repeat-penalty", "Divide logits of past tokens; 1: no.")
     frequency_penalty: float = _of(0.0, "--frequency-penalty", "Subtract for each past occurrence.")
@@ -62,8 +64,8 @@ class Sampling:
     mirostat: int = _of(0, "--mirostat", "Mirostat 1 or 2 instead of penalties and filters.")
     mirostat_lr: float = _of(0.1, "--mirostat-lr", "Learning rate of Mirostat.")
     mirostat_ent: float = _of(5.0, "--mirostat-ent", "Target entropy of Mirostat.")
-    grammar: str = _of("", "--grammar", "Sample only text of this grammar (GBNF).")
-    seed: int | None = _of(None, "-s --seed", "Seed of the random numbers; -1: a new one.")
+    grammar: str = _of("", "--grammar", "Sample only text of this grammar (GBNF with a root).")
+    seed: int | None = _of(None, "-s --seed", "Seed of random numbers; -1: a new one, printed.")
 
     def __post_init__(self) -> None:
         for row in fields(Sampling):

@@ -1,16 +1,23 @@
 """A page of the site for each verb, made from its help when the site is built: a hook of
-mkdocs.yml."""
+mkdocs.yml.
+
+`python -m tests.support.verb_pages` (`make docs`) writes the tables of options in docs/CLI.md.
+"""
 
 import re
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
 
 import click
 
-from ggml_py.cli import GROUPS, cli
+from ggml_py.cli import GROUPS, cli, generate, plan
 from ggml_py.cli.shared.help_groups import HELP
+from ggml_py.cli.shared.model_options import LOAD_OPTIONS, SHAPE_OPTIONS
 from ggml_py.cli.shared.verb import Told, Verb
+from ggml_py.llama.options import ASKED, TABLE
+from ggml_py.llama.sampling import Sampling
 
 REPO = Path(__file__).parents[2]
 CLI = REPO / "docs" / "CLI.md"
@@ -116,4 +123,44 @@ def _see_also(verb):
     return [*found, "- [The command line, for programs](../CLI.md)"]
 
 
+def tables():
+    """The tables of docs/CLI.md by their first line: options of a model with the keywords of
+    `load`, options of sampling with those of `Sampler`."""
+    context = click.Context(plan.command)
+    names = {option.verb or option.name: option.name for option in TABLE} | _KEYWORDS
+    of_model = [o for o in (*LOAD_OPTIONS, *SHAPE_OPTIONS) if o.name in names and o.group != ASKED]
+    known = {f.name for f in fields(Sampling)}
+    of_sampling = [o for o in generate.command.params if o.name in known]
+    return {
+        "| option | `load` | |": [_row(o, names[o.name], context) for o in of_model],
+        "| option | `Sampler` | |": [_row(o, o.name, context) for o in of_sampling],
+    }
+
+
+def _row(option, keyword, context):
+    flags = " / ".join(
+        ", ".join(f"`{flag}`" for flag in flags)
+        for flags in (option.opts, option.secondary_opts) if flags
+    )  # fmt: skip
+    told = " ".join(option.get_help_record(context)[1].split())
+    return f"| {flags} | `{keyword}` | {_cell(_marked(told))} |"
+
+
+def with_tables(text):
+    """The page with its tables as they should be."""
+    for head, rows in tables().items():
+        before, _, rest = text.partition(f"{head}\n|---|---|---|\n")
+        after = rest.partition("\n\n")[2]
+        text = "\n".join([before + head, "|---|---|---|", *rows, "", after])
+    return text
+
+
+_KEYWORDS = {
+    "profile_set": "devices", "no_build": "build=False", "graphs": "graphs", "fit": "fit",
+    "fit_target": "fit", "fit_ctx": "fit",
+}  # fmt: skip
 _LINK = re.compile(r"\[([^\]]+)\]\(([^)]+)\)")
+
+
+if __name__ == "__main__":
+    CLI.write_text(with_tables(CLI.read_text()))
