@@ -1,8 +1,8 @@
 """Mistakes of new users, at least one for each verb, and their answers.
 
-An answer should have three pieces: what was given, what was expected, what to do. With all three
-its grade is A, with two B, with one C. A traceback, silence or a wrong answer is D. Each row has
-the grade before answers were mended, and the pieces that it must have now; "" is a missing one.
+An answer should repeat the wrong word, name the right ones, and say what to do. Its grade is A with
+all three pieces, B with two, C with one, and D if it is a traceback, silence or wrong. A row has
+the old grade, and the three pieces now; "" is a missing one.
 """
 
 import json

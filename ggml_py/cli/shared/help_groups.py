@@ -39,14 +39,17 @@ _ROWS = {
 
 
 def group_of(option: click.Option) -> str:
-    """The heading that it stands under. Raises KeyError for an option without a row."""
+    """The heading that it stands under."""
     if option.is_eager:  # --help and --help-all
         return HELP
-    return str(getattr(option, "group", None) or _ROWS[str(option.name)][0])
+    return str(getattr(option, "group", None) or _row(option)[0])
 
 
 def is_usual(option: click.Option) -> bool:
     """Whether `--help` shows it; `--help-all` shows all."""
     usual = getattr(option, "usual", None)
-    usual = _ROWS[str(option.name)][1] if usual is None and not option.is_eager else usual
-    return bool(option.is_eager or usual)
+    return option.is_eager or bool(_row(option)[1] if usual is None else usual)
+
+
+def _row(option: click.Option) -> tuple[str, bool]:
+    return _ROWS.get(str(option.name), (ASKED, True))
