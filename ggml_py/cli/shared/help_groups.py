@@ -29,7 +29,7 @@ _NAMES = {
     + " temperature*",
     BUILDS: "graphs no_build upstream releases source library defines jobs",
     TIME: "machine_path* machine_paths* analyze seconds plans measuring* program rounds",
-    OUTPUT: "output* force text passes steps order cpu advice* verbose* at_peak* no_changes html "
+    OUTPUT: "output* force text passes steps order cpu advice* verbose* at_peak* no_changes html* "
     "junit markdown* format_ open_* op_tests case* name no_names max_size quiet as_json*",
 }  # fmt: skip
 _ROWS = {

@@ -19,6 +19,7 @@ _ALL = "ggml_py.help_all"
 _VERBATIM = "\b\n"  # click's mark of lines that are not wrapped
 _EXAMPLE = re.compile(r"ggml-py |eval ")
 _NUMBERS = (type(click.INT), type(click.FLOAT))  # click's ranges are of these types, too
+_NUMBER = re.compile(r"\b(INTEGER|FLOAT)( RANGE)?$")  # click's names of types
 _HYPHEN = "\N{NON-BREAKING HYPHEN}"
 # Spellings that llama.cpp has for something else.
 _RENAMED = {"-n": "--n-tokens"}
@@ -138,7 +139,8 @@ class Verb(click.Command):
         for option in options:
             record = option.get_help_record(ctx)
             if record is not None and (everything or is_usual(option)):
-                found[group_of(option)].append(record)
+                terms, told = record
+                found[group_of(option)].append((_NUMBER.sub("N", terms), told))
         return {group: rows for group, rows in found.items() if rows}
 
     def _left(self, ctx: click.Context) -> int:
