@@ -12,9 +12,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple, get_args, get_type_hints
 
+from ..files.foreign import hidden
 from ..typed import typed
 from .fields import Count
-from .foreign import hidden
 from .units import format_bytes
 
 
