@@ -2,8 +2,6 @@
 
 import contextlib
 import socket
-import subprocess
-import sys
 import threading
 import time
 
@@ -14,6 +12,7 @@ from ggml_py.files import bounds
 from ggml_py.gguf import remote
 from ggml_py.models.synthetic import LlamaSpec, write_llama
 
+from ..support.cli_runs import run
 from ..support.served import serving
 
 
@@ -83,10 +82,7 @@ def test_no_verb_prints_the_password(folder):
         given = address.replace("://", "://me:secret@")
         for words in (["plan", given], ["plan", given, "--json"], ["plan", given + "x"],
                       ["compare", given, given], ["diff", given, given]):  # fmt: skip
-            done = subprocess.run(
-                [sys.executable, "-m", "ggml_py", *words], capture_output=True, text=True,
-                check=False, cwd=folder,
-            )  # fmt: skip
+            done = run(*words)
             printed = done.stdout + done.stderr
             assert printed and "secret" not in printed, (words, printed[:500])
 

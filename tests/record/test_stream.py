@@ -28,12 +28,13 @@ def content(tmp_path_factory):
     return path.read_bytes()
 
 
-def test_a_record_cut_at_every_tenth_byte(content):
+@pytest.mark.parametrize("step", [50, pytest.param(7, marks=pytest.mark.thorough("cases"))])
+def test_a_record_that_is_cut(content, step):
     whole = Record("whole", content)
     texts = [p.plan.text() for p in whole]
     ends = [c.at + 32 + len(c.payload) for c in stream.chunks(content, [])]
     n_read = set()
-    for at in range(16, len(content), 10):
+    for at in range(16, len(content), step):
         try:
             cut = Record("cut", content[:at])
         except ValueError as error:
