@@ -37,6 +37,7 @@ def test_it_is_built_without_a_warning(site):
     assert (site / "index.html").exists()
     assert "Q4_0" in (site / "api" / "enums.html").read_text()
     assert "mul_mat" in (site / "api" / "tensors.html").read_text()
+    assert "--swa-full" in (site / "verbs" / "plan.html").read_text()
 
 
 def test_it_needs_no_network(site):
