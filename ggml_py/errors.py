@@ -117,7 +117,8 @@ class AllocError(GgmlError, MemoryError):
 
 
 class NoDataError(GgmlError, ValueError):
-    """The tensor has no memory: its context or graph is not allocated, or no longer allocated."""
+    """The tensor has no memory: its context or graph is not allocated, or no longer allocated. Or
+    it has no data: it was never set or computed, or its memory was used again."""
 
 
 class ComputeError(GgmlError, RuntimeError):

@@ -22,6 +22,7 @@ NATIVE_HEADERS = (
     "record_trace.h",
     "cpu_trace.h",
     "graph_access.h",
+    "blank.h",
     "tensor_data.h",
     "pins.h",
     "decode.h",

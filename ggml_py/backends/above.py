@@ -6,7 +6,7 @@ These are the base classes; the classes themselves are in higher layers (tensors
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar
 
 from ..boundary.handle import Handle
 from ..errors import ArgumentError
@@ -54,10 +54,14 @@ class AnyContext(Handle):
 class AnyGraph(Handle):
     """A `Graph`, as computing.py and sharing.py see it."""
 
-    __slots__ = ("_only_read", "_whole_at")
+    __slots__ = ("_only_read", "_reused", "_turn", "_whole_at")
     _shown_as = "Graph"
     _only_read: str  # why it can neither be changed nor get memory; "" if it can
     _whole_at: int  # `gp_changes` when all tensors last had memory
+    # The leafs whose memory its nodes use again, as arguments of `gp_blank_lose`; () if there are
+    # none, None until the first compute after it got memory.
+    _reused: tuple[Any, ...] | None
+    _turn: int  # of its last compute, counted over all graphs; -1 before the first
 
     def _check_own(self) -> None:
         """Raises `ArgumentError` for a graph that can only be read."""
@@ -66,6 +70,18 @@ class AnyGraph(Handle):
 
     def _check_data(self) -> None:
         """Raises `NoDataError` for a tensor without memory."""
+        raise NotImplementedError
+
+    def _runs(self) -> Any:
+        """The native graph that is computed: this one, or a scheduler's copy of it."""
+        raise NotImplementedError
+
+    def _find_reused(self, runs: Any) -> None:
+        """Finds `_reused` in the graph that is computed."""
+        raise NotImplementedError
+
+    def _never_set(self, leaf: Any) -> NoReturn:
+        """Raises `NoDataError` for a native leaf that was never set."""
         raise NotImplementedError
 
     def _check_buffers(self, computes: Any) -> None:

@@ -171,7 +171,8 @@ class Backend(Handle):
     def compute(self, graph: AnyGraph) -> None:
         """Computes a graph. All its tensors must be allocated in memory that this backend reads.
 
-        Raises `NoDataError` for a tensor without memory, `ArgumentError` for one in other memory,
+        Raises `NoDataError` for a tensor without memory and, as `Scheduler.compute` does, for a
+        leaf without data, `ArgumentError` for a tensor in other memory,
         `ComputeError`, and whatever a custom op raised. With a scheduler, use `Scheduler.compute`.
         C: ggml_backend_graph_compute
         """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -68,7 +69,9 @@ class BufferType(InModule):
         ptr = lib.ggml_backend_buft_alloc_buffer(self.ptr, integer("size", size))
         if ptr == NULL:
             raise self._no_memory(size)
-        return Buffer(ptr)
+        buffer = Buffer(ptr)
+        buffer._held[0].end = 0
+        return buffer
 
     def _no_memory(self, size: int, tensors: Mapping[str, int] | None = None) -> AllocError:
         """The error for `size` bytes that could not be allocated: for one buffer or, with the bytes
@@ -108,9 +111,10 @@ class BufferMemory:
     """The native buffer itself. It is freed when nothing uses it any more: neither the `Buffer` nor
     an array, DLPack capsule or memoryview over it."""
 
-    __slots__ = ("__weakref__", "_finalizer", "_token", "padded", "readonly")
+    __slots__ = ("__weakref__", "_finalizer", "_token", "end", "padded", "readonly")
 
     def __init__(self, ptr: Any, keep: tuple[Any, ...]) -> None:
+        self.end: float = math.inf  # nobody has written to it after this address: see _mark_blank
         self.readonly = any(_is_readonly(k) for k in keep)
         self.padded = False  # True: it begins or ends in memory of somebody else
         self._token = MEMORY.add("Memory")
@@ -249,6 +253,8 @@ class _BufferInfo:
                 "expected a buffer that owns its memory; set its tensors instead"
             )
         lib.ggml_backend_buffer_clear(self._raw(), integer("value", value, 0, 255))
+        if memory is not None:
+            memory.end = math.inf
 
 
 class BufferView(_BufferInfo):
@@ -318,6 +324,17 @@ class Buffer(Handle, _BufferInfo):
                 part = tensor._ptr.buffer
                 if part != NULL and memory_of(part) is None:
                     _MEMORIES[_address(part)] = self._held[0]
+
+    def _mark_blank(self, tensor: Any) -> None:
+        """Marks a native tensor that was placed in it by hand (native/blank.h): nobody has set it.
+        Unless others were placed there, too: then who sets one may have set all."""
+        memory, start = self._held[0], int(ffi.cast("uintptr_t", tensor.data))
+        if start >= memory.end:
+            lib.gp_blank_add(tensor)
+            memory.end = start + lib.ggml_nbytes(tensor)
+        else:
+            lib.gp_blank_cleared(self.ptr)
+            memory.end = math.inf
 
     def _is(self, ptr: Any) -> bool:
         """Whether a native buffer is this one or a part of it."""

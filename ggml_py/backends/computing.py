@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     Callbacks = Callable[[], Iterable[Callback | None]]
 
 
+_turns = itertools.count()
+
 _RESET = (
     "another thread has just reset this scheduler, so the graph has no memory: call alloc_graph "
     "and set the inputs again"
@@ -42,6 +45,7 @@ def computing(
     held: Sequence[AnyGraph] | None = None,
     check: Callable[[], None] | None = None,
     backends: Sequence[Backend] = (),
+    runs: Any = None,
 ) -> Any:
     """Computes `graph` with `call(*args)` and returns its result.
 
@@ -49,6 +53,8 @@ def computing(
     are among `handles`): a pool that was paused in between would never answer. First, all tensors
     must have memory (with `checked` the call checks that itself) and `check` must not raise. If
     `held` is given, it must contain `graph`: the graph that is still allocated where it computes.
+    `runs` is the native graph that is computed, if that is a copy (a scheduler's). Its leafs must
+    have data (native/blank.h).
     The call runs with the CPUs and priority of worker 0 of the pools. An exception of one of
     `callbacks` or of a custom op is raised at the end, by the rules of boundary/callback.py. If
     the compute fails, this waits until it is over on all of `settling`, so none of its errors is
@@ -75,6 +81,13 @@ def computing(
                 check()
             if STORED:
                 take_raised(_all(graph, callbacks))  # left by a compute called through `lib`
+            if runs is None:
+                runs = graph.ptr
+            if graph._reused is None:
+                graph._find_reused(runs)
+            if leaf := lib.gp_blank_compute(runs):
+                graph._never_set(leaf)
+            graph._turn = next(_turns)
             for pool in pools:
                 if pool.is_placed:
                     with as_worker_0(pools):
@@ -84,6 +97,8 @@ def computing(
                 result = call(*args)
             if STORED:
                 raise_taken(_all(graph, callbacks))
+            if graph._reused:  # not if it stops in the middle: then nobody knows
+                lib.gp_blank_lose(*graph._reused)
         except BaseException as error:
             try:
                 _settle(settling, error)

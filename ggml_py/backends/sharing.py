@@ -202,6 +202,7 @@ class Lender(Handle):
 
     __slots__ = ()
     _lends = True
+    _runs: Any = None  # the native graph that it computes, if that is its own copy of the graph
 
     @property
     def _graph(self) -> Any:

@@ -191,6 +191,7 @@ class GraphAllocator(Lender):
             self._check(graph, None, None)  # again: another thread may have allocated it
             self._lent.take()
             self._reserve(graph)
+            graph._gets_memory()
             with self._lent.to(graph), self._changing():
                 done = lib.ggml_gallocr_alloc_graph(self.ptr, graph.ptr)
             if not done:

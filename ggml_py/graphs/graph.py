@@ -6,7 +6,7 @@ import os
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from .. import enums
 from ..backends.above import AnyGraph
@@ -18,6 +18,7 @@ from ..boundary.handle import Handle
 from ..boundary.uses import in_use, reading
 from ..errors import ArgumentError, NoDataError
 from ..tensors.arrays import PENDING, Arrays
+from ..tensors.blank import never_set
 from ..tensors.tensor import Tensor
 from ..typed import typed
 from .context import new_native
@@ -53,7 +54,8 @@ class Graph(AnyGraph):
         self._scheduler: weakref.ref[Lender] | None = None  # where it is allocated
         self._lent: _Lent | None = None  # the same, for a GraphAllocator
         self._only_read = ""
-        self._whole_at = -1  # `gp_changes` when all tensors last had memory
+        self._whole_at = self._turn = -1
+        self._reused = None
         ptr = lib.ggml_new_graph_custom(memory, size, grads)
         super().__init__(ptr, lambda _graph: lib.ggml_free(memory), context)
 
@@ -66,7 +68,8 @@ class Graph(AnyGraph):
         graph._grads = graph._backward = True
         graph._scheduler = graph._lent = None
         graph._only_read = only_read
-        graph._whole_at = -1
+        graph._whole_at = graph._turn = -1
+        graph._reused = ()  # whoever gave it memory knows what is in it
         Handle.__init__(graph, ptr, lambda _graph: None, *parents)
         return graph
 
@@ -83,6 +86,7 @@ class Graph(AnyGraph):
         lender = self._allocated_on()
         if lender is not None:
             raise ArgumentError(f"the graph is allocated on {lender!r}: reset() that one first")
+        self._reused = None
         return self.ptr
 
     def build_forward_expand(self, *tensors: Tensor) -> None:
@@ -317,15 +321,18 @@ class Graph(AnyGraph):
         ptr = self.ptr
         if not self._backward:
             raise ArgumentError("the graph has no gradients yet: call build_backward_expand()")
+        changed = []
         for node in self.nodes:
             acc = lib.ggml_graph_get_grad_acc(ptr, node._ptr)
             momenta = node._ptr.src[2:4] if node.op == enums.Op.OPT_STEP_ADAMW else ()
-            for changed in (acc, *momenta):
-                if changed != NULL:
-                    self._tensor(changed)._data()
+            changed += [one for one in (acc, *momenta) if one != NULL]
+        for one in changed:
+            self._tensor(one)._data()
         with using("being reset", self):
             self._check_data()
             lib.ggml_graph_reset(ptr)
+        for one in changed:
+            lib.gp_blank_written(one)
 
     def print(self) -> None:
         """Logs nodes and leafs, one per line, to `logging.getLogger("ggml")` at level INFO. x marks
@@ -429,6 +436,26 @@ class Graph(AnyGraph):
             ptr = leaf._ptr if leaf._ptr.view_src == NULL else leaf._ptr.view_src
             if ptr.data == NULL and leaf.n_elements and not any(a.has(ptr) for a in arrays):
                 raise NoDataError(f"leaf '{leaf.name}' of the graph has no memory: {todo}")
+
+    def _gets_memory(self) -> None:
+        """Call before a scheduler or an allocator gives it memory, in which there is nothing."""
+        if self._context is not self:  # else it is borrowed
+            lib.gp_blank_graph(self.ptr)
+            self._reused = None
+
+    def _runs(self) -> Any:
+        lender = self._allocated_on()
+        return self.ptr if lender is None or lender._runs is None else lender._runs
+
+    def _find_reused(self, runs: Any) -> None:
+        room, n = 0, 8
+        while n > room:
+            leafs, room = ffi.new("struct ggml_tensor *[]", n), n
+            n = lib.gp_blank_find_reused(runs, self.ptr, leafs, room)
+        self._reused = (leafs, n) if n else ()
+
+    def _never_set(self, leaf: Any) -> NoReturn:
+        raise NoDataError(never_set(leaf, "call set(array) after the graph has memory"))
 
     def _check_data(self) -> None:
         """Raises `NoDataError` for a tensor without memory: a compute would read through NULL."""

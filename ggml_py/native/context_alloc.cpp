@@ -1,6 +1,7 @@
 #include "graph_access.h"
 
 #include "alloc_hooks.h"
+#include "blank.h"
 #include "ggml-impl.h"
 #include "view_place.h"
 
@@ -55,6 +56,11 @@ ggml_backend_buffer_t gp_alloc_tensors(ggml_context * ctx, ggml_backend_buffer_t
         }
         if (buffer == nullptr) {
             undo(); // upstream frees the buffers but leaves the tensors pointing into them
+        }
+        for (const place & p : before) {
+            if (p.data == nullptr && p.t->data != nullptr) {
+                gp_blank_add(p.t);
+            }
         }
         if (gp_buffers_free != nullptr) {
             gp_buffers_free(false);

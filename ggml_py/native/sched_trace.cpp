@@ -375,6 +375,10 @@ ggml_cgraph * gp_sched_graph(ggml_backend_sched_t sched) {
     return gp::traced(sched) ? gp::traced(sched)->graph : nullptr;
 }
 
+ggml_cgraph * gp_sched_runs(ggml_backend_sched_t sched) {
+    return &sched->graph;
+}
+
 void gp_plan_free(gp_plan * plan) {
     if (plan != nullptr) {
         delete (gp::reader *) plan->impl;

@@ -223,6 +223,8 @@ GGML_BACKEND_API void             gp_sched_read(ggml_backend_sched_t sched, stru
 GGML_BACKEND_API void             gp_plan_free(struct gp_plan * plan);
 // The graph that `sched` was last given, NULL if it has none: ggml-opt does not return its graphs.
 GGML_BACKEND_API struct ggml_cgraph * gp_sched_graph(ggml_backend_sched_t sched);
+// The graph that it computes: its own copy of that one, with the copies of tensors that it makes. Always the same struct.
+GGML_BACKEND_API struct ggml_cgraph * gp_sched_runs(ggml_backend_sched_t sched);
 // Restores the last planned graph's own sources, node order and flags, and takes the scheduler's memory from its
 // tensors.
 GGML_BACKEND_API void gp_sched_restore(ggml_backend_sched_t sched);

@@ -1,5 +1,6 @@
 #include "tensor_data.h"
 
+#include "blank.h"
 #include "guard.h"
 #include "pins.h"
 
@@ -42,6 +43,7 @@ struct work {
             gp::scope guarded; // one for each thread
             for (size_t i = next++; i < n; i = next++) {
                 const gp_piece & piece = pieces[i];
+                gp_blank_written(piece.tensor);
                 gp::pinned_tensor tensor(piece.tensor);
                 ggml_backend_tensor_set(tensor, piece.data, piece.offset, piece.nbytes);
                 if (piece.mapped) {

@@ -58,8 +58,8 @@ class Scheduler(ReadScheduler, Lender):
 
     __slots__ = (
         "_checked", "_copies_at", "_copy_callback", "_eval_callback", "_held", "_held_native",
-        "_known", "_loans", "_n_allocs", "_pinned", "_recording", "_room", "_tracing", "backends",
-        "graph_size",
+        "_known", "_loans", "_n_allocs", "_pinned", "_recording", "_room", "_runs", "_tracing",
+        "backends", "graph_size",
     )  # fmt: skip
 
     @typed
@@ -114,6 +114,7 @@ class Scheduler(ReadScheduler, Lender):
         ptr = self.ptr  # keeps it, should another thread close a backend, and so this, now
         if tracing:
             lib.gp_sched_trace(ptr, True)
+        self._runs = lib.gp_sched_runs(ptr) if tracing else None
         self._copies_at: tuple[int, int] | None = None  # address and size
         self._room = self.hash_set_size
         if tracing and (parallel or len(self.backends) > 1):
@@ -209,6 +210,7 @@ class Scheduler(ReadScheduler, Lender):
         # Another thread may have been here meanwhile.
         if self._graph is not None or graph._allocated_on() or not graph.n_nodes:
             self._check_free(graph)
+        graph._gets_memory()
         with self._changing(), deciding(self, graph, True):
             done = lib.ggml_backend_sched_alloc_graph(self.ptr, graph.ptr)
         if not done:
@@ -335,9 +337,8 @@ class Scheduler(ReadScheduler, Lender):
     def compute(self, graph: Graph) -> None:
         """Computes the graph, allocating it first if needed, and waits for the end.
 
-        Raises `NoDataError` for a leaf that cannot have been set because it gets its memory only
-        from `alloc_graph`, `ComputeError`, `KeyboardInterrupt` on Ctrl-C, and whatever a callback
-        or a custom op raised.
+        Raises `NoDataError` for a leaf that it would read and that was never set, `ComputeError`,
+        `KeyboardInterrupt` on Ctrl-C, and whatever a callback or a custom op raised.
         C: ggml_backend_sched_graph_compute
         """
         compute = lib.ggml_backend_sched_graph_compute
@@ -379,7 +380,7 @@ class Scheduler(ReadScheduler, Lender):
         # Not in `_changing`: computing only reads the plan, so an abort spoils nothing.
         status = computing(
             call, args, graph, (self, *self.backends), self._callbacks, (), self.backends,
-            COMPUTING, checked, self._held, None, self.backends,
+            COMPUTING, checked, self._held, None, self.backends, self._runs,
         )  # fmt: skip
         if status:
             check_status(status, "compute")

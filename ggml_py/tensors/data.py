@@ -18,6 +18,7 @@ from ..boundary.arguments import describe, integer, ptr_of
 from ..boundary.ffi import NULL, ffi, lib, text
 from ..errors import AbortError, ArgumentError, BusyError, NoDataError
 from .arrays import PENDING
+from .blank import check_readable
 from .convert import (
     CHUNK,
     DTYPES,
@@ -86,6 +87,11 @@ class TensorData(TensorInfo):
         if not self._in_place(ptr):
             self._find_memory(ptr)
         return ptr
+
+    def _check_readable(self) -> None:
+        """Raises `NoDataError` if it has memory, but no data."""
+        if why := lib.gp_blank_read(self.ptr):
+            check_readable(self, why)
 
     @staticmethod
     def _in_place(ptr: Any) -> bool:
@@ -212,6 +218,7 @@ class TensorData(TensorInfo):
         start, n_bytes, step = self._rows(n, size, offset, stride)
         raw: npt.NDArray[Any] = np.empty(n * n_bytes, np.uint8)
         if raw.size:
+            self._check_readable()
             target = ffi.from_buffer(raw)
             lib.ggml_backend_tensor_get_2d(self.ptr, target, start, n_bytes, n, step, n_bytes)
         dtype = DTYPES.get(self.type)
@@ -272,6 +279,7 @@ class TensorData(TensorInfo):
                 f"'{self.name}' and '{other.name}' have gaps (ne {list(self.ne)}, nb "
                 f"{list(self.nb)}): copy the tensors that they view, or use an op (ctx.cpy)"
             )
+        self._check_readable()
 
     def get(self, dequantize: bool = True, out: npt.NDArray[Any] | None = None) -> npt.NDArray[Any]:
         """Copies the data; the shape is `ne` reversed, without ggml's trailing ones.
@@ -279,9 +287,10 @@ class TensorData(TensorInfo):
         Types that numpy lacks (quantised, bf16) come as float32, or with `dequantize=False` as
         raw bytes of shape [.., bytes of a row]. With `out`, an array of the same shape and dtype,
         the data goes there and nothing is allocated. Raises `ArgumentError` for an `out` that does
-        not match, `NoDataError` before allocation. After a compute, a node that was not marked as
-        an output (`set_output`) may hold other values: its memory may have been reused, or its op
-        fused with the next. C: ggml_backend_tensor_get
+        not match. Raises `NoDataError` before allocation, and for a tensor without data: never set
+        or computed, or computed from an input that was not set again, or its memory was used again
+        (`set_output` keeps it). If its op was fused with
+        the next, it may hold other values, without an error. C: ggml_backend_tensor_get
         """
         ptr = self._data()
         dtype, shape = DTYPES.get(ptr.type), self.shape
@@ -295,6 +304,8 @@ class TensorData(TensorInfo):
         kind = dtype or np.dtype(np.float32 if dequantize else np.uint8)
         result = np.empty(shape, kind) if out is None else _checked(out, shape, kind, self.name)
         target = result if result.flags.c_contiguous else np.empty(result.shape, kind)
+        if why := lib.gp_blank_read(ptr):
+            check_readable(self, why)
         try:
             if dtype is None and dequantize:
                 self._get_floats(target.reshape(-1))
@@ -343,9 +354,9 @@ class TensorData(TensorInfo):
         The array stays valid: after its buffer is closed the memory lives until the array dies, but
         no tensor has it any more. Memory that a scheduler or allocator lends is overwritten by the
         next graph and, except for outputs, by later nodes; `get` copies it. The array is read-only
-        over a mapped file. After a compute, a node that was not marked as an output (`set_output`)
-        may hold other values: see `get`. Raises `ArgumentError` for device memory and for types
-        that numpy lacks: use `get`. C: ggml_tensor.data
+        over a mapped file. From then on the tensor counts as set, as you may write to the array.
+        Raises `ArgumentError` for device memory and for types that numpy lacks: use `get`. Raises
+        `NoDataError` if it is computed and gone, as `get` does. C: ggml_tensor.data
         """
         dtype = DTYPES.get(self.type)
         memory, address, buffer = self._pinned()
@@ -357,7 +368,16 @@ class TensorData(TensorInfo):
             )
         if dtype is None:
             raise ArgumentError(f"numpy has no {name_of(self.type)}: use get()")
+        self._share()
         return self._view(dtype, memory, address)
+
+    def _share(self) -> None:
+        """Call before others get its memory: from then on they may write to it, or read it later.
+        Raises `NoDataError` if it was computed and is gone."""
+        ptr = self.ptr
+        if lib.gp_blank_read(ptr) == lib.GP_BLANK_REUSED:
+            check_readable(self, lib.GP_BLANK_REUSED)
+        lib.gp_blank_share(ptr)
 
     def _pinned(self) -> tuple[BufferMemory | LentMemory, int, Any]:
         """Its memory now, the address in it, and the native buffer. Holding the first keeps the
@@ -402,8 +422,10 @@ class TensorData(TensorInfo):
         self, dtype: npt.DTypeLike | None = None, copy: bool | None = None
     ) -> npt.NDArray[Any]:
         """For np.asarray: `numpy()`, or `get()` where that is not possible or the memory is only
-        lent."""
+        lent. Raises `NoDataError` for a node that was not computed, unless `copy` is False."""
         array, why = None, "it is in lent memory"
+        if copy is None and self.ptr.op != enums.Op.NONE:
+            self._check_readable()
         if not copy and memory_of(self._data_buffer()) is not None:
             try:
                 array = self.numpy()
@@ -465,6 +487,7 @@ class TensorData(TensorInfo):
                 values.ctypes.data, self.type, shape, tuple(reversed(strides)), False
             )
             return dlpack.capsule_of(layout, values, versioned)
+        self._share()
         if memory.readonly and not versioned:
             raise BufferError("a mapped file is read-only, which DLPack before 1.0 cannot express")
         layout = dlpack.Layout(address, self.type, self.shape, self._strides(), memory.readonly)

@@ -77,6 +77,7 @@ class Tensor(TensorData, OpSettings):
     def set_input(self) -> None:
         """Marks it as an input of the graph: the scheduler puts it on the last backend and
         allocates it first. Write its data before every compute: later nodes may reuse its memory.
+        If they do, results of a compute without new data cannot be read (`NoDataError`).
 
         C: ggml_set_input
         """
@@ -165,6 +166,7 @@ class Tensor(TensorData, OpSettings):
             lib.gp_take_memory([self._ptr], 1)
             reason = text(lib.ggml_status_to_string(status))
             raise AllocError(f"tensor '{self.name}' cannot be in {buffer}: {reason}")
+        buffer._mark_blank(self._ptr)
         self._context._place(self, buffer)
 
 

@@ -29,6 +29,7 @@ class Pair:
         self.context = ctx = ggml.Context()
         self.x = ctx.new_tensor("f32", n)
         self.x.set_input()
+        self.x.set_output()  # it is set once, and computed from several times
         y = ctx.sqr(self.x)
         y.set_output()
         self.first, self.second, self.same = (ctx.new_graph(64) for _ in range(3))
@@ -133,7 +134,7 @@ def test_a_reset_that_waits_for_an_allocation_holds_up_no_other_graph():
 def test_graphs_that_share_weights_alone_do_not_meet():
     with contextlib.closing(Pair("scheduler")) as pair, ggml.Context() as ctx:
         weights = pair.context.new_tensor("f32", 64)
-        pair.context.alloc(pair.backends[0])
+        pair.context.alloc(pair.backends[0]).clear()
         graphs = [ctx.new_graph(16) for _ in range(2)]
         for graph in graphs:
             graph.build_forward_expand(ctx.sqr(weights))

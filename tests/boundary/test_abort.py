@@ -156,7 +156,7 @@ def test_a_result_that_no_backend_can_write_leaves_scheduler_and_graph_whole():
     """A result that must land in memory whose type no backend can write: upstream aborts."""
     with ggml.device("CPU").init() as cpu, ggml.Context() as c, ggml.Context() as ops:
         a, into = c.new_tensor("f32", 256), c.new_tensor("iq2_xxs", 256)
-        c.alloc(cpu)
+        c.alloc(cpu).clear()
         graph, fine = ops.new_graph(), ops.new_graph()
         graph.build_forward_expand(ops.cpy(ops.sqr(a), into))
         fine.build_forward_expand(ops.sqr(a))

@@ -46,10 +46,11 @@ class Work(threading.Thread):
             if "scheduler" in self.kind:
                 with ggml.Scheduler([cpu]) as sched:
                     sched.alloc_graph(graph)
+                    y.buffer.clear()  # its inputs are there, too
                     self.handles = [sched, cpu, pool, ctx]
                     self.repeat(sched.compute, graph)
             else:
-                ctx.alloc(cpu)
+                ctx.alloc(cpu).clear()
                 self.handles = [cpu, pool, ctx]
                 self.repeat(cpu.compute, graph)
 

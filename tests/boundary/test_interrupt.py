@@ -82,7 +82,7 @@ def stops_in(op, n_threads):
     ):
         graph = ctx.new_graph()
         graph.build_forward_expand(OPS[op](ctx))
-        ctx.alloc(cpu)
+        ctx.alloc(cpu).clear()
         seconds = answer(cpu.compute, graph)
         x = after.new_tensor("f32", 4)
         y = after.sqr(x)
@@ -123,7 +123,7 @@ def test_a_handler_that_raises_nothing_lets_the_kernel_go_on(monkeypatch):
             y = ctx.mul_mat(a, b)
             graph = ctx.new_graph()
             graph.build_forward_expand(y)
-            ctx.alloc(cpu)
+            ctx.alloc(cpu).clear()
             a.set([[1] * 2048] * 1024)
             b.set([[2] * 2048] * 2048)
             interrupt = Interrupt()
@@ -143,7 +143,7 @@ def test_an_abort_callback_is_asked_within_a_kernel():
     with ggml.device("CPU").init(n_threads=2) as cpu, ggml.Context() as ctx:
         graph = ctx.new_graph()
         graph.build_forward_expand(OPS["mul_mat"](ctx))
-        ctx.alloc(cpu)
+        ctx.alloc(cpu).clear()
         asked = []
 
         def stop():
@@ -162,7 +162,7 @@ def product():
     with ggml.device("CPU").init(n_threads=2) as cpu, ggml.Context() as ctx:
         graph = ctx.new_graph()
         graph.build_forward_expand(OPS["mul_mat"](ctx))
-        ctx.alloc(cpu)
+        ctx.alloc(cpu).clear()
         yield lambda: cpu.compute(graph)
 
 
@@ -212,7 +212,7 @@ def test_waiting_for_a_thread_that_computes():
         a, b = new(ctx, 2048, 2048), new(ctx, 2048, 2048)
         graph = ctx.new_graph()
         graph.build_forward_expand(ctx.mul_mat(a, b))
-        ctx.alloc(cpu)
+        ctx.alloc(cpu).clear()
         over = threading.Event()  # Python 3.11 takes a thread for ended whose join() was left
 
         def work():
@@ -255,7 +255,7 @@ def test_a_simulated_device_is_left():
     with ggml.sim_device("left0") as device, device.init() as backend, ggml.Context() as ctx:
         graph = ctx.new_graph()
         graph.build_forward_expand(OPS["mul_mat"](ctx))
-        ctx.alloc(backend)
+        ctx.alloc(backend).clear()
         assert answer(backend.compute, graph) < SECOND
 
 
@@ -268,7 +268,7 @@ def test_between_two_products_of_blas():
             y = ctx.mul_mat(w, y)
         graph = ctx.new_graph(2048)
         graph.build_forward_expand(y)
-        ctx.alloc(blas)
+        ctx.alloc(blas).clear()
         assert answer(blas.compute, graph) < SECOND
 
 

@@ -153,7 +153,10 @@ def test_exceptions_stay_in_their_thread():
             if i % 3 == 2:
                 case.scheduler.set_eval_callback(lambda tensor, ask: fail(i))
             case.scheduler.alloc_graph(graph)
+            values = np.ones((48, 64), np.float32)
             for _ in range(20):
+                if y is None:
+                    case.graph["inp"].set(values)
                 wrong = c.new_tensor("f32", 5), c.new_tensor("f32", 7)
                 with pytest.raises(ggml.AbortError) as abort:
                     c.add(*wrong)
@@ -314,8 +317,10 @@ def test_a_backend_computes_for_one_at_a_time():
     """Upstream's CPU backend has one work buffer."""
     with Held() as held, ggml.Context() as c, ggml.Scheduler([held.cpu]) as other:
         graph = c.new_graph(16)
-        graph.build_forward_expand(c.sqr(c.new_tensor("f32", 4)))
+        x = c.new_tensor("f32", 4)
+        graph.build_forward_expand(c.sqr(x))
         other.alloc_graph(graph)
+        x.set([1, 2, 3, 4])
         with pytest.raises(ggml.BusyError, match="this Backend is computing on another thread"):
             other.compute(graph)
         held.go.set()
@@ -326,6 +331,7 @@ def test_a_backend_computes_for_one_at_a_time():
 def test_closing_from_a_callback_of_the_compute_is_refused():
     case = graphs.cpu_only()
     case.scheduler.alloc_graph(case.graph)
+    case.graph["inp"].set(np.ones((48, 64), np.float32))
     case.scheduler.set_eval_callback(lambda tensor, ask: case.context.close())
     with pytest.raises(ggml.BusyError, match="is computing further up on this thread"):
         case.scheduler.compute(case.graph)

@@ -162,6 +162,7 @@ def test_reserving_is_enough_for_smaller_graphs(cpu):
 def test_measuring_changes_nothing(cpu, chain):
     with ggml.GraphAllocator(cpu.buffer_type) as allocator, Chain(cpu, 256) as large:
         allocator.alloc_graph(chain.graph)
+        chain.x.set(np.ones(chain.x.shape, np.float32))
         values = chain.x.get()
         sizes = allocator.measure(large.graph)
         assert allocator.buffer_size() < sizes[0]

@@ -68,7 +68,7 @@ class Net:
         self.weights.alloc(self.cpu)
         self.ctx.alloc(self.cpu)
         self.factors = RNG.standard_normal(y.n_elements).astype(np.float32)
-        self.k.set(self.factors.reshape(self.k.get().shape))
+        self.k.set(self.factors.reshape(self.k.shape))
 
     def compute(self):
         self.graph.reset()

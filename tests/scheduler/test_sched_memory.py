@@ -177,6 +177,7 @@ def test_async_does_not_wait(cpu, monkeypatch):
         monkeypatch.setattr(scheduler, "lib", Seen())
         sched.compute_async(graph)
         asked, called[:] = list(called), []
+        graph["x"].set([1, 2, 3, 4])
         sched.compute(graph)
         monkeypatch.undo()
     assert "ggml_backend_sched_graph_compute_async" in asked
@@ -192,6 +193,7 @@ def test_async_raises_what_a_callback_raised(cpu):
         graph = small(ctx, 4)
         sched.set_eval_callback(callback)
         sched.alloc_graph(graph)
+        graph["x"].set([1, 2, 3, 4])
         with pytest.raises(KeyError, match="square"):
             sched.compute_async(graph)
 

@@ -4,6 +4,7 @@ import gc
 import random
 import threading
 
+import numpy as np
 import pytest
 
 import ggml_py as ggml
@@ -392,6 +393,7 @@ def test_callbacks_may_read(small):
 
     small.sched.set_eval_callback(look)
     small.sched.alloc_graph(small.graph)
+    small.x.set(np.ones(small.x.shape, np.float32))
     small.sched.compute(small.graph)
     assert seen == ["CPU#b#0"]
 
@@ -406,6 +408,7 @@ def test_while_another_thread_computes(small):
 
     small.sched.set_eval_callback(wait)
     small.sched.alloc_graph(small.graph)
+    small.x.set(np.ones(small.x.shape, np.float32))
     state = small.sched.state
     thread = threading.Thread(target=small.sched.compute, args=(small.graph,))
     thread.start()

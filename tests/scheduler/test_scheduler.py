@@ -248,6 +248,7 @@ def test_eval_callback_sees_nodes_and_its_exception_comes_out(mlp):
         return True
 
     mlp.scheduler.set_eval_callback(fail)
+    mlp.graph["inp"].set(x)
     with pytest.raises(RuntimeError, match="from the callback"):
         mlp.scheduler.compute(mlp.graph)
     mlp.scheduler.set_eval_callback(None)

@@ -140,7 +140,7 @@ def test_each_way_of_waiting_raises_it_once(sims, wait):
         y = c.get_rows(x, ids)
         graph = c.new_graph(16)
         graph.build_forward_expand(y)
-        c.alloc(gpu)
+        c.alloc(gpu).clear()
         ids.set([0, 99])
         with ggml.Scheduler([gpu, cpu]) as scheduler:
             scheduler.alloc_graph(graph)

@@ -14,8 +14,8 @@ def two_layers(sims, **settings):
     table = on_cpu.new_tensor("f32", 64, 128, name="table")
     head = on_cpu.new_tensor("f32", 64, 32, name="head.weight")
     weights = [on_gpu.new_tensor("f32", 64, 64, name=f"w{i}") for i in range(2)]
-    on_gpu.alloc(gpu, usage="weights")
-    on_cpu.alloc(cpu, usage="weights")
+    on_gpu.alloc(gpu, usage="weights").clear()
+    on_cpu.alloc(cpu, usage="weights").clear()
     ids = c.new_tensor("i32", 8, name="ids")
     ids.set_input()
     x = c.get_rows(table, ids)

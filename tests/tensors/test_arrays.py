@@ -199,7 +199,7 @@ def test_shapes_that_do_not_fit_are_refused_alike(ne, shape, tmp_path):
     with ggml.Context() as ctx:
         x = ctx.new_tensor("f32", *ne, name="x")
         one = ctx.new_tensor("f32", 1)
-        ctx.alloc("CPU")
+        ctx.alloc("CPU").clear()
         one.set(1)
         array = np.zeros(shape, np.float32)
         messages = []

@@ -45,7 +45,7 @@ def test_shape_is_what_get_and_numpy_return():
             a = context.new_tensor(str(rng.choice(["f32", "f16", "i8", "i64", "bf16"])), *ne)
             axes = rng.permutation(4).tolist()
             tensors = [a, context.permute(a, *axes), context.transpose(a)]
-            context.alloc("CPU")
+            context.alloc("CPU").clear()
             for tensor in tensors[: 1 if a.type.name == "BF16" else 3]:
                 assert tensor.shape == tensor.get().shape, (ne, axes)
             if a.type.name != "BF16":

@@ -25,7 +25,7 @@ def _param(env, *ne):
 def _computed(env, tensor):
     graph = env.other.new_graph(16)
     graph.build_forward_expand(tensor)
-    env.other.alloc(env.cpu)
+    env.other.alloc(env.cpu).clear()
     env.cpu.compute(graph)
 
 

@@ -18,7 +18,7 @@ def _t(env, type, *ne, name="t"):
 def _computed(env, tensor):
     graph = env.other.new_graph(16)
     graph.build_forward_expand(tensor)
-    env.other.alloc(env.cpu)
+    env.other.alloc(env.cpu).clear()
     env.cpu.compute(graph)
 
 

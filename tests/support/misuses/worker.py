@@ -23,7 +23,7 @@ def _computing(env, build, n_threads=2):
     out.name = "rows"
     graph = context.new_graph(16)
     graph.build_forward_expand(out)
-    context.alloc(cpu)
+    context.alloc(cpu).clear()
     ids.set(np.full(ids.ne[::-1], 99))
     return partial(cpu.compute, graph)
 
