@@ -120,12 +120,20 @@ _WRITING = {
     r"ggml_backend_tensor_copy(_async)?": ("dst",),
     r"ggml_opt_dataset_get_batch": ("data_batch", "labels_batch"),
 }
+# Calls that compute a graph, and one that prepares it: who computes a plan has no graph.
+_COMPUTING = re.compile(
+    r"ggml_(backend_(sched_)?)?graph_compute(_async|_with_ctx)?|ggml_backend_graph_plan_create"
+    r"|ggml_backend_compare_graph_backend"
+)
 
 
 def _noted(f: Function) -> str:
     """Code that notes what `f` gives data to."""
     if f.name == "ggml_backend_buffer_clear":
         return " gp_blank_cleared(buffer);"
+    if _COMPUTING.fullmatch(f.name):
+        graphs = [p.name for p in f.params if p.type == "struct ggml_cgraph *"]
+        return "".join(f" gp_blank_computed({name});" for name in graphs)
     names = next((names for calls, names in _WRITING.items() if re.fullmatch(calls, f.name)), ())
     test = {p.name: f"if ({p.name}) " if f.nullable(p) else "" for p in f.params}
     note = "gp_blank_written((struct ggml_tensor *) {});"
@@ -156,7 +164,7 @@ def _guard(f: Function) -> str:
         body = f"{f.result} made = {call}; GP_CHECK_MADE(made) return made;"
     if re.fullmatch("ggml_backend_(sched_)?graph_compute(_async)?", f.name):
         graph = f.params[1].name
-        body = f"gp_blank_computed({graph}); gp::computing now({graph}); return now.ended({call});"
+        body = f"gp::computing now({graph}); return now.ended({call});"
     inside = f"gp::scope guarded;{changing}{_noted(f)}{pins} {body}"
     lines.append(f"    try {{ {inside} }}")
     shown = "".join(f' gp::show("{p.name}", {p.name});' for p in _shown(f))

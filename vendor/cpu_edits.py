@@ -40,6 +40,12 @@ CPU = (
         "struct ggml_cgraph * cgraph, struct ggml_cplan * cplan) {\n",
         '#define GP_CPU_READ 1\n#include "cpu_hooks.h"\n\n',
     ),
+    Edit(
+        "nodes marked that are never written",
+        "    GGML_ASSERT(cplan->work_size == 0 || cplan->work_data != NULL);\n",
+        "    gp_cpu_mark_fused(cgraph, cplan);\n",
+        after=True,
+    ),
 )
 
 BACKEND = (

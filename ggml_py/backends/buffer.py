@@ -330,7 +330,7 @@ class Buffer(Handle, _BufferInfo):
         Unless others were placed there, too: then who sets one may have set all."""
         memory, start = self._held[0], int(ffi.cast("uintptr_t", tensor.data))
         if start >= memory.end:
-            lib.gp_blank_add(tensor)
+            lib.gp_blank_placed(tensor)
             memory.end = start + lib.ggml_nbytes(tensor)
         else:
             lib.gp_blank_cleared(self.ptr)

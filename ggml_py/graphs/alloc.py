@@ -197,7 +197,7 @@ class GraphAllocator(Lender):
             if not done:
                 self._lent.take()
                 raise AllocError(f"{self!r} could not allocate {graph!r}")
-            graph._upload_arrays()
+            graph._got_memory()
 
     @contextlib.contextmanager
     def _alone(self, doing: str, *graphs: Graph, gives: bool = False) -> Iterator[None]:

@@ -443,6 +443,12 @@ class Graph(AnyGraph):
             lib.gp_blank_graph(self.ptr)
             self._reused = None
 
+    def _got_memory(self) -> None:
+        """Call when it has it."""
+        if self._context is not self:
+            lib.gp_blank_given(self.ptr)
+        self._upload_arrays()
+
     def _runs(self) -> Any:
         lender = self._allocated_on()
         return self.ptr if lender is None or lender._runs is None else lender._runs

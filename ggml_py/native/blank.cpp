@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstddef>
 #include <cstring>
 #include <iterator>
 #include <map>
@@ -17,10 +18,13 @@ namespace {
 
 struct mark {
     uint8_t  bits;
+    uint8_t  fused; // GP_FUSED
+    uint16_t seen;  // what was in its memory: `content`
     uint32_t epoch; // when it was made: `clears`
 };
 
 static_assert(sizeof(ggml_tensor::padding) >= sizeof(mark), "the marks of blank.h are in a tensor's padding");
+static_assert(offsetof(mark, fused) == GP_FUSED_AT, "as the CPU backend has it");
 
 mark & mark_of(const ggml_tensor * t) { return *(mark *) t->padding; }
 
@@ -47,9 +51,48 @@ known now(const ggml_cgraph * graph) { return { graph, n_marks.load(std::memory_
 
 const ggml_tensor * root(const ggml_tensor * t) { return t->view_src != nullptr ? t->view_src : t; }
 
+// The first and last bytes of a leaf: one number, or two that overlap. Nothing if the CPU cannot read them.
+struct ends {
+    uint8_t * places[2] = {};
+    size_t    size      = 0;
+    explicit ends(const ggml_tensor * leaf) {
+        if (leaf->data != nullptr && leaf->buffer != nullptr && leaf->view_src == nullptr && ggml_backend_buffer_is_host(leaf->buffer)) {
+            const size_t n = ggml_nbytes(leaf);
+            size      = std::min<size_t>(n, 8);
+            places[0] = (uint8_t *) leaf->data;
+            places[1] = (uint8_t *) leaf->data + n - size;
+        }
+    }
+};
+
+// A hash of the ends, 0 if there are none. Whoever writes to host memory without a call of ours, through a pointer, changes it.
+uint16_t content(const ggml_tensor * leaf) {
+    const ends at(leaf);
+    uint32_t   hash = at.size == 0 ? 0 : 2166136261u;
+    for (const uint8_t * place : at.places) {
+        for (size_t i = 0; i < at.size; i++) {
+            hash = (hash ^ place[i]) * 16777619u;
+        }
+    }
+    return at.size == 0 ? 0 : (uint16_t) (hash ^ hash >> 16) | 1;
+}
+
+// Notes what is in new memory, so that a write is seen: values that nobody writes.
+void seal(ggml_tensor * leaf) {
+    if (leaf->op == GGML_OP_NONE) {
+        const ends at(leaf);
+        for (uint8_t * place : at.places) {
+            for (size_t i = 0; i < at.size; i++) {
+                place[i] = (uint8_t) (0xa5 - 31 * i);
+            }
+        }
+        mark_of(leaf).seen = content(leaf);
+    }
+}
+
 void add(ggml_tensor * t) {
     const std::lock_guard<std::mutex> lock(mutex);
-    mark_of(t) = { GP_BLANK_NEW, clears };
+    mark_of(t) = { GP_BLANK_NEW, 0, 0, clears };
     n_marks++;
 }
 
@@ -60,7 +103,8 @@ bool was_cleared(const ggml_tensor * leaf) {
 }
 
 bool is_blank(const ggml_tensor * leaf) {
-    return (mark_of(leaf).bits & (GP_BLANK_NEW | GP_BLANK_LOST)) != 0 && !ggml_is_empty(leaf) && !was_cleared(leaf);
+    return (mark_of(leaf).bits & (GP_BLANK_NEW | GP_BLANK_LOST)) != 0 && !ggml_is_empty(leaf) && !was_cleared(leaf) &&
+        content(leaf) == mark_of(leaf).seen;
 }
 
 // Whether the node needs the data of src[j]. Only asked about leafs without data, so names will do: not every release
@@ -134,6 +178,18 @@ void set_stale(const ggml_cgraph * graph, bool lost) {
 
 std::atomic<bool> any_stale{false}; // whether there ever was one
 
+// The leafs of a graph, and its parameters: they are among the nodes.
+template <class F> void each_leaf(const ggml_cgraph * graph, F look_at) {
+    for (int i = 0; i < graph->n_leafs; i++) {
+        look_at(graph->leafs[i]);
+    }
+    for (int i = 0; i < graph->n_nodes; i++) {
+        if (graph->nodes[i]->op == GGML_OP_NONE) {
+            look_at(graph->nodes[i]);
+        }
+    }
+}
+
 struct range {
     ggml_backend_buffer_t buffer;
     uintptr_t             start, end;
@@ -171,25 +227,50 @@ private:
 
 } // namespace
 
-void gp_blank_add(ggml_tensor * tensor) { add(tensor); }
+void gp_blank_add(ggml_tensor * tensor) {
+    add(tensor);
+    seal(tensor);
+}
 
-void gp_blank_graph(const ggml_cgraph * graph) {
-    for (int i = 0; i < graph->n_leafs; i++) {
-        if (graph->leafs[i]->view_src == nullptr && graph->leafs[i]->data == nullptr) {
-            add(graph->leafs[i]);
+void gp_blank_placed(ggml_tensor * tensor) {
+    const ends at(tensor);
+    for (const uint8_t * place : at.places) {
+        if (std::any_of(place, place + at.size, [](uint8_t byte) { return byte != 0; })) {
+            return;
         }
     }
+    add(tensor);
+    mark_of(tensor).seen = content(tensor);
+}
+
+void gp_blank_graph(const ggml_cgraph * graph) {
+    each_leaf(graph, [](ggml_tensor * leaf) {
+        if (leaf->view_src == nullptr && leaf->data == nullptr) {
+            add(leaf);
+        } else if (mark_of(leaf).seen == 0 && ends(leaf).size != 0) { // `lib` gave it memory: who knows
+            mark_of(leaf).bits &= ~GP_BLANK_NEW;
+        }
+    });
     for (int i = 0; i < graph->n_nodes; i++) {
         ggml_tensor * node = graph->nodes[i];
-        const bool    gets = root(node)->data == nullptr;
+        const bool    gets = root(node)->data == nullptr && node->op != GGML_OP_NONE;
         if (node->view_src == nullptr ? gets : gp::is_computed(node) && (gets || !(mark_of(node).bits & GP_BLANK_COMPUTED))) {
             add(node);
         }
     }
 }
 
+void gp_blank_given(const ggml_cgraph * graph) {
+    each_leaf(graph, [](ggml_tensor * leaf) {
+        if ((mark_of(leaf).bits & GP_BLANK_NEW) != 0 && mark_of(leaf).seen == 0) {
+            seal(leaf);
+        }
+    });
+}
+
 void gp_blank_written(ggml_tensor * tensor) {
     for (const ggml_tensor * t : { (const ggml_tensor *) tensor, root(tensor) }) {
+        mark_of(t).fused = 0;
         mark_of(t).bits &= ~(GP_BLANK_NEW | GP_BLANK_LOST | GP_BLANK_REUSED | GP_BLANK_STALE);
     }
 }
@@ -290,22 +371,16 @@ int gp_blank_find_reused(const ggml_cgraph * graph, const ggml_cgraph * own, ggm
             later.add(range(node));
         }
     }
-    for (int i = 0; i < own->n_leafs; i++) {
-        look_at(own->leafs[i]);
-    }
-    for (int i = 0; i < own->n_nodes; i++) {
-        if (own->nodes[i]->op == GGML_OP_NONE) { // a parameter
-            look_at(own->nodes[i]);
-        }
-    }
+    each_leaf(own, look_at);
     return found;
 }
 
 void gp_blank_lose(ggml_tensor ** leafs, int n) {
     for (int i = 0; i < n; i++) {
         mark & mine = mark_of(leafs[i]);
-        if (!(mine.bits & (GP_BLANK_SHARED | GP_BLANK_LOST))) {
+        if (!(mine.bits & GP_BLANK_SHARED)) {
             mine.bits |= GP_BLANK_LOST;
+            mine.seen = content(leafs[i]);
             n_marks++;
         }
     }
@@ -330,6 +405,9 @@ int gp_blank_read(const ggml_tensor * tensor) {
     }
     if (bits & GP_BLANK_NEW || t->op == GGML_OP_NONE) {
         return bits & GP_BLANK_NEW ? GP_BLANK_NEW : bits & GP_BLANK_LOST;
+    }
+    if (mark_of(t).fused) {
+        return GP_BLANK_FUSED;
     }
     return bits & GP_BLANK_REUSED ? GP_BLANK_REUSED : bits & GP_BLANK_STALE;
 }

@@ -5,7 +5,8 @@
 // 2. Whoever gives memory marks the tensors (gp_blank_graph, gp_blank_add). Guards of calls that write to a tensor take
 //    the mark away (bindgen.py), and so does a compute of a graph from its nodes.
 // 3. What cannot be known counts as set: an array over the memory is out, a custom op may or may not read its sources,
-//    the memory was given natively.
+//    the memory was given natively. A write to host memory through a pointer is seen by what it changes: the mark has a
+//    hash of the tensor's first and last bytes, and new memory gets values there that nobody writes.
 #pragma once
 
 #include "ggml.h"
@@ -24,12 +25,21 @@ enum gp_blank_bit {
     GP_BLANK_COMPUTED = 8,  // a graph has computed it
     GP_BLANK_SHARED   = 16, // an array over its memory is out, and whoever has that may write to it
     GP_BLANK_STALE    = 32, // it was computed from a lost leaf: whoever measures times may do that, but not read it
+    GP_BLANK_FUSED    = 64, // not in the mark: GP_FUSED
 };
+
+// Whether the last compute on the CPU computed a node together with the next, and so never wrote it.
+#define GP_FUSED_AT 1
+#define GP_FUSED(node) ((node)->padding[GP_FUSED_AT])
 
 // Marks the tensors of a graph that have no memory. Call it before they get some.
 void gp_blank_graph(const struct ggml_cgraph * graph);
-// Marks a tensor that has just got memory.
+// Call it when they have got it.
+void gp_blank_given(const struct ggml_cgraph * graph);
+// Marks a tensor that has just got memory in which nothing is.
 void gp_blank_add(struct ggml_tensor * tensor);
+// The same if somebody may have filled the memory through a pointer: marks it if there are zeros.
+void gp_blank_placed(struct ggml_tensor * tensor);
 // Somebody gives it data.
 void gp_blank_written(struct ggml_tensor * tensor);
 // Somebody gets an array over its memory.
@@ -46,7 +56,7 @@ void gp_blank_computed(const struct ggml_cgraph * graph);
 int gp_blank_find_reused(const struct ggml_cgraph * graph, const struct ggml_cgraph * own, struct ggml_tensor ** leafs, int n);
 // A compute uses the memory of these leafs for others.
 void gp_blank_lose(struct ggml_tensor ** leafs, int n);
-// Why a tensor cannot be read, as one of the bits NEW, LOST, REUSED and STALE; 0 if it can.
+// Why a tensor cannot be read, as one of the bits NEW, LOST, FUSED, REUSED and STALE; 0 if it can.
 int gp_blank_read(const struct ggml_tensor * tensor);
 // The leaf or node whose data a tensor shows: itself, unless it is a view, a reshape, ...
 const struct ggml_tensor * gp_blank_shown(const struct ggml_tensor * tensor);

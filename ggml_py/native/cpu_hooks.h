@@ -2,6 +2,7 @@
 // (cpu_trace.h), and again with GP_CPU_READ before ggml_graph_compute.
 #ifndef GP_CPU_READ
 
+#include "blank.h"
 #include "cpu_trace.h"
 
 static _Thread_local struct gp_cpu_record * gp_cpu_asked = NULL; // for the graph being planned on this thread
@@ -27,6 +28,20 @@ void gp_cpu_plan(const struct ggml_cgraph * graph, int n_threads, struct ggml_th
     }
 #else
     (void) use_ref;
+#endif
+}
+
+// Marks the nodes whose values are not written, because each is computed with the next (GP_FUSED). Only the first node
+// of those that are fused needs it: RMS_NORM.
+void gp_cpu_mark_fused(const struct ggml_cgraph * graph, const struct ggml_cplan * plan) {
+#ifdef GP_CPU_FUSES
+    for (int i = 0; i < graph->n_nodes; i++) {
+        if (graph->nodes[i]->op == GGML_OP_RMS_NORM) {
+            GP_FUSED(graph->nodes[i]) = ggml_cpu_try_fuse_ops(graph, i, NULL, plan) > 0;
+        }
+    }
+#else
+    (void) graph; (void) plan;
 #endif
 }
 

@@ -220,7 +220,7 @@ class Scheduler(ReadScheduler, Lender):
         self._n_allocs += 1
         graph._scheduler = weakref.ref(self)
         self._lend()
-        graph._upload_arrays()
+        graph._got_memory()
         try:
             graph._check_custom(self.backends, self.tensor_backend)
         except ArgumentError:

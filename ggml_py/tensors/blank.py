@@ -29,6 +29,11 @@ def check_readable(tensor: TensorInfo, why: int) -> None:
         raise NoDataError(
             f"{words(shown)} was not computed since it got its memory: compute its graph first"
         )
+    if why == lib.GP_BLANK_FUSED:
+        raise NoDataError(
+            f"{words(shown)} has no values: the CPU computed it together with the next node, MUL, "
+            "and wrote that one only. Call set_output() on it before the graph is allocated"
+        )
     graph = _computed_by(tensor, shown)
     if graph is None or any(use.graph is graph for use in [*USES]):
         return

@@ -288,9 +288,9 @@ class TensorData(TensorInfo):
         raw bytes of shape [.., bytes of a row]. With `out`, an array of the same shape and dtype,
         the data goes there and nothing is allocated. Raises `ArgumentError` for an `out` that does
         not match. Raises `NoDataError` before allocation, and for a tensor without data: never set
-        or computed, or computed from an input that was not set again, or its memory was used again
-        (`set_output` keeps it). If its op was fused with
-        the next, it may hold other values, without an error. C: ggml_backend_tensor_get
+        or computed, or computed from an input that was not set again, or its memory was used again,
+        or the CPU computed it together with the next node (`set_output` keeps it). A GPU that does
+        so leaves other values there, without an error. C: ggml_backend_tensor_get
         """
         ptr = self._data()
         dtype, shape = DTYPES.get(ptr.type), self.shape
@@ -356,7 +356,7 @@ class TensorData(TensorInfo):
         next graph and, except for outputs, by later nodes; `get` copies it. The array is read-only
         over a mapped file. From then on the tensor counts as set, as you may write to the array.
         Raises `ArgumentError` for device memory and for types that numpy lacks: use `get`. Raises
-        `NoDataError` if it is computed and gone, as `get` does. C: ggml_tensor.data
+        `NoDataError` for a node that is gone or was not written, as `get` does. C: ggml_tensor.data
         """
         dtype = DTYPES.get(self.type)
         memory, address, buffer = self._pinned()
@@ -373,10 +373,10 @@ class TensorData(TensorInfo):
 
     def _share(self) -> None:
         """Call before others get its memory: from then on they may write to it, or read it later.
-        Raises `NoDataError` if it was computed and is gone."""
+        Raises `NoDataError` if it was computed and is gone, or was not written."""
         ptr = self.ptr
-        if lib.gp_blank_read(ptr) == lib.GP_BLANK_REUSED:
-            check_readable(self, lib.GP_BLANK_REUSED)
+        if (why := lib.gp_blank_read(ptr)) in (lib.GP_BLANK_REUSED, lib.GP_BLANK_FUSED):
+            check_readable(self, why)
         lib.gp_blank_share(ptr)
 
     def _pinned(self) -> tuple[BufferMemory | LentMemory, int, Any]:

@@ -117,6 +117,8 @@ class OptContext(Handle):
                 self._build_static(inputs, outputs, params)
                 parents += [inputs._context, outputs._context, *self._private]
             ptr = lib.ggml_opt_init(params)
+            if inputs is not None:
+                self._mark_labels(ptr)
         except BaseException:
             close_all([*self._private, *([] if self._model is None else [self._model])])
             raise
@@ -378,6 +380,7 @@ class OptContext(Handle):
         model = self._model
         assert model is not None
         model._hold_arrays()
+        model._gets_memory()
         try:
             with self._changing(), scheduler._changing():
                 lib.ggml_opt_alloc(ptr, backward)
@@ -397,6 +400,9 @@ class OptContext(Handle):
         graph._scheduler = weakref.ref(scheduler)
         scheduler._lend()
         graph._upload_arrays()
+        model._got_memory()
+        if not self.static_graphs:
+            self._mark_labels(ptr)
         if backward and self._opt_i == 0 and not self.static_graphs:
             lib.ggml_opt_reset(ptr, False)  # ggml-opt does it with static graphs only
         try:
@@ -404,6 +410,12 @@ class OptContext(Handle):
         except ArgumentError:
             scheduler._reset()
             raise
+
+    @staticmethod
+    def _mark_labels(ptr: Any) -> None:
+        """Call when the labels have got memory, in which there is nothing."""
+        if (labels := lib.ggml_opt_labels(ptr)) != NULL:
+            lib.gp_blank_add(labels)
 
     def _graph_again(self) -> Graph:
         """`graph`, or a new one for the same pointer if somebody closed it."""
@@ -443,6 +455,7 @@ class OptContext(Handle):
             scheduler.alloc_without_plan(self._graph_again())
         elif scheduler._graph is not self._lent[0]:
             raise ArgumentError(_OTHER)
+        self._check_set(ptr, self._model)
         steps = self._kind == _BUILD.OPT
         if steps:
             self.optimizer = self._optimizer  # checks what a function returns
@@ -469,6 +482,16 @@ class OptContext(Handle):
                 self._ready = False
                 self._step += steps
                 self._opt_i = (self._opt_i + 1) % self.opt_period
+
+    @staticmethod
+    def _check_set(ptr: Any, model: Graph) -> None:
+        """Raises `NoDataError` for a leaf that was never set. The graph that is computed may be a
+        copy, with tensors of its own."""
+        leaf, labels = lib.gp_blank_compute(model.ptr), lib.ggml_opt_labels(ptr)
+        if leaf == NULL and labels != NULL and lib.gp_blank_read(labels) == lib.GP_BLANK_NEW:
+            leaf = labels
+        if leaf != NULL:
+            model._never_set(leaf)
 
     def _check_in_place(self) -> None:
         for raw, data, buffer in self._places:

@@ -38,10 +38,15 @@ class Model:
         outputs.name = "outputs"
         return outputs
 
-    def opt(self, loss="cross_entropy", optimizer=None, **options):
+    def opt(self, loss="cross_entropy", optimizer=None, filled=True, **options):
+        """With `filled`, static inputs and labels are zeros that a test may leave as they are."""
         if self.static:
             options = {"inputs": self.inputs, "outputs": self.outputs, **options}
-        return ggml.OptContext(self.scheduler, loss, optimizer, **options)
+        made = ggml.OptContext(self.scheduler, loss, optimizer, **options)
+        for tensor in (made.inputs, made.labels) if self.static and filled else ():
+            if tensor is not None:
+                tensor.set(np.zeros(tensor.shape, np.float32))
+        return made
 
     def values(self):
         return {name: param.get() for name, param in self.params.items()}

@@ -415,6 +415,30 @@ def test_evaluations_out_of_order():
         assert opt.grad_acc(model.params["w1"]) is None  # a period of 1 needs none
 
 
+@pytest.mark.parametrize("forgotten", ["inputs", "labels"])
+@pytest.mark.parametrize("static", [True, False], ids=["static", "dynamic"])
+def test_what_was_never_set_is_named(static, forgotten):
+    x, y = np.ones((4, N_IN), np.float32), np.eye(4, 3, dtype=np.float32)
+    with Model(static=static) as model, model.opt(filled=False) as opt, ggml.Context() as ctx:
+        inputs = model.inputs if static else ctx.new_tensor("f32", N_IN, 4, name="inputs")
+        if not static:
+            outputs, graph = model.forward(ctx, inputs), ctx.new_graph(64)
+            inputs.set_input()
+            graph.build_forward_expand(outputs)
+            opt.prepare_alloc(graph, inputs, outputs)
+        opt.alloc()
+        both = {"inputs": (inputs, x), "labels": (opt.labels, y)}
+        for name, (tensor, values) in both.items():
+            if name != forgotten:
+                tensor.set(values)
+        with pytest.raises(ggml.NoDataError, match=f"'{forgotten}' .* was never set"):
+            opt.eval()
+        tensor, values = both[forgotten]
+        tensor.set(values)
+        opt.eval()
+        assert np.isfinite(opt.loss.get())
+
+
 @pytest.mark.parametrize(
     ("make", "said"),
     [
