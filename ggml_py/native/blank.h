@@ -5,8 +5,8 @@
 // 2. Whoever gives memory marks the tensors (gp_blank_graph, gp_blank_add). Guards of calls that write to a tensor take
 //    the mark away (bindgen.py), and so does a compute of a graph from its nodes.
 // 3. What cannot be known counts as set: an array over the memory is out, a custom op may or may not read its sources,
-//    the memory was given natively. A write to host memory through a pointer is seen by what it changes: the mark has a
-//    hash of the tensor's first and last bytes, and new memory gets values there that nobody writes.
+//    the memory was given natively. Writes to host memory through a pointer are seen. The mark has a hash of the
+//    tensor's first and last bytes; new memory gets values there that nobody writes.
 #pragma once
 
 #include "ggml.h"
@@ -46,8 +46,9 @@ void gp_blank_written(struct ggml_tensor * tensor);
 void gp_blank_share(struct ggml_tensor * tensor);
 // All leafs in the buffer hold this now.
 void gp_blank_cleared(ggml_backend_buffer_t buffer);
-// Call it before a compute. Returns a leaf that was never set and that the graph would read; NULL if there is none: then
-// its nodes count as computed, and those that follow from a lost leaf as stale. `graph` is what is computed: for a scheduler its own copy of the graph (gp_sched_runs).
+// Call it before a compute. Returns a leaf that the graph would read and that was never set. NULL if there is none. Then
+// the nodes count as computed, and as stale if they follow from a lost leaf. `graph` is what is computed: for a scheduler
+// its own copy of the graph (gp_sched_runs).
 struct ggml_tensor * gp_blank_compute(const struct ggml_cgraph * graph);
 // The graph is computed: its nodes have data.
 void gp_blank_computed(const struct ggml_cgraph * graph);

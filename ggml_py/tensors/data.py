@@ -287,10 +287,11 @@ class TensorData(TensorInfo):
         Types that numpy lacks (quantised, bf16) come as float32, or with `dequantize=False` as
         raw bytes of shape [.., bytes of a row]. With `out`, an array of the same shape and dtype,
         the data goes there and nothing is allocated. Raises `ArgumentError` for an `out` that does
-        not match. Raises `NoDataError` before allocation, and for a tensor without data: never set
-        or computed, or computed from an input that was not set again, or its memory was used again,
-        or the CPU computed it together with the next node (`set_output` keeps it). A GPU that does
-        so leaves other values there, without an error. C: ggml_backend_tensor_get
+        not match. Raises `NoDataError` before allocation, and for a tensor without data. It was
+        never set or computed, its memory was used again, an input behind it was not set again, or
+        the CPU computed it together with the next node. `set_output` keeps the values of a node.
+        A GPU that computes two nodes together leaves other values, without an error.
+        C: ggml_backend_tensor_get
         """
         ptr = self._data()
         dtype, shape = DTYPES.get(ptr.type), self.shape
