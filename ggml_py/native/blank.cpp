@@ -379,7 +379,7 @@ void gp_blank_lose(ggml_tensor ** leafs, int n) {
     for (int i = 0; i < n; i++) {
         mark & mine = mark_of(leafs[i]);
         if (!(mine.bits & GP_BLANK_SHARED)) {
-            mine.bits |= GP_BLANK_LOST;
+            mine.bits = (mine.bits & ~GP_BLANK_NEW) | GP_BLANK_LOST; // it was set, as it is computed from
             mine.seen = content(leafs[i]);
             n_marks++;
         }

@@ -33,7 +33,7 @@ void gp_cpu_plan(const struct ggml_cgraph * graph, int n_threads, struct ggml_th
 
 // Marks the nodes whose values are not written, because each is computed with the next (GP_FUSED). Only the first node
 // of those that are fused needs it: RMS_NORM.
-void gp_cpu_mark_fused(const struct ggml_cgraph * graph, const struct ggml_cplan * plan) {
+static void gp_cpu_mark_fused(const struct ggml_cgraph * graph, const struct ggml_cplan * plan) {
 #ifdef GP_CPU_FUSES
     for (int i = 0; i < graph->n_nodes; i++) {
         if (graph->nodes[i]->op == GGML_OP_RMS_NORM) {

@@ -14,7 +14,6 @@
 #include <utility>
 
 // In ggml-cpu.c (cpu_hooks.h).
-extern "C" void gp_cpu_mark_fused(const ggml_cgraph * graph, const ggml_cplan * plan);
 extern "C" void gp_cpu_plan(const ggml_cgraph * graph, int n_threads, ggml_threadpool * pool, bool use_ref, gp_cpu_record * records);
 
 // Upstream's repacking kernels are named by their template arguments: the type of a block, how many values of it stay
@@ -92,13 +91,6 @@ static void * gp_cpu_proc_address(const char * name) {
         const gp_cpu_backend_nodes_t f = [](ggml_backend_t backend, const ggml_cgraph * graph, gp_cpu_record * records) {
             const auto * own = (const ggml_backend_cpu_context *) backend->context;
             gp_cpu_nodes(graph, own->n_threads, own->threadpool, gp_cpu_uses_ref(own, 0), records);
-        };
-        return (void *) f;
-    }
-    if (strcmp(name, "gp_cpu_mark_fused") == 0) {
-        const gp_cpu_mark_fused_t f = [](const ggml_cgraph * graph) {
-            const ggml_cplan plan = {};
-            gp_cpu_mark_fused(graph, &plan);
         };
         return (void *) f;
     }

@@ -32,10 +32,6 @@ typedef void (*gp_cpu_nodes_t)(const struct ggml_cgraph * graph, int n_threads, 
 // The same, with the threads of a CPU backend.
 typedef void (*gp_cpu_backend_nodes_t)(ggml_backend_t backend, const struct ggml_cgraph * graph, struct gp_cpu_record * records);
 
-// Marks the nodes of a graph that the CPU would compute together with the next (blank.h), for a device that computes a
-// copy of the graph there ("gp_cpu_mark_fused").
-typedef void (*gp_cpu_mark_fused_t)(const struct ggml_cgraph * graph);
-
 // Lets the work of each compute begin so many bytes behind a cache line ("gp_cpu_set_work_offset"): upstream's begins
 // where `new` put it.
 typedef void (*gp_cpu_set_work_offset_t)(size_t offset);

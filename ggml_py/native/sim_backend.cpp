@@ -3,7 +3,6 @@
 
 #include "sim_backend.h"
 
-#include "cpu_trace.h"
 #include "reach.h"
 #include "sim_graph.h"
 #include "sim_queue.h"
@@ -145,19 +144,9 @@ enum ggml_status compute(const backend * self, ggml_cgraph * graph) {
     return GGML_STATUS_SUCCESS;
 }
 
-// The CPU marks the copies that it computes.
-void mark_fused(const backend * self, const ggml_cgraph * graph) {
-    ggml_backend_reg_t reg = ggml_backend_dev_backend_reg(ggml_backend_get_device(self->cpu));
-    const auto mark = (gp_cpu_mark_fused_t) ggml_backend_reg_get_proc_address(reg, "gp_cpu_mark_fused");
-    if (mark != nullptr && self->device->settings.wrong == GGML_OP_NONE) {
-        mark(graph);
-    }
-}
-
 enum ggml_status graph_compute(ggml_backend_t native, ggml_cgraph * graph) {
     check_graph(native, graph);
     backend * self = of(native);
-    mark_fused(self, graph);
     std::unique_lock<std::mutex> lock(sim_order());
     if (self->queue) {
         auto copy = std::make_shared<sim_graph>(graph, &self->device->stand_in);

@@ -300,12 +300,16 @@ def test_a_node_that_the_cpu_computes_with_the_next(path):
         chain.n.name = "n"
         chain.y = chain.context.mul(chain.n, chain.x)
 
+    expected = X / np.sqrt((X**2).mean() + 1e-5)
     with contextlib.ExitStack() as stack:
         chain = Chain(stack, path, normed)
         shown = chain.context.view_1d(chain.n, 2, 0)
         chain.alloc()
         chain.x.set(X)
         chain.compute()
+        if path == "context":  # in memory of its own nothing is left out (vendor/place_edits.py)
+            np.testing.assert_allclose(chain.n.get(), expected, rtol=1e-6)
+            return
         for read in (chain.n.get, shown.get, lambda: chain.n.get_2d(1, 4)):
             refused(read, "node RMS_NORM 'n'", "together with the next", "set_output()")
     with contextlib.ExitStack() as stack:
@@ -313,7 +317,7 @@ def test_a_node_that_the_cpu_computes_with_the_next(path):
         chain.alloc()
         chain.x.set(X)
         chain.compute()
-        np.testing.assert_allclose(chain.n.get(), X / np.sqrt((X**2).mean() + 1e-5), rtol=1e-6)
+        np.testing.assert_allclose(chain.n.get(), expected, rtol=1e-6)
 
 
 def test_a_callback_that_asks_for_a_node_keeps_it_from_being_fused():
