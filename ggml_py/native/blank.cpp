@@ -96,10 +96,10 @@ void add(ggml_tensor * t) {
     n_marks++;
 }
 
-bool was_cleared(const ggml_tensor * leaf) {
+bool was_cleared(const ggml_tensor * t) {
     const std::lock_guard<std::mutex> lock(mutex);
-    const auto found = cleared.find(leaf->buffer);
-    return found != cleared.end() && found->second > mark_of(leaf).epoch;
+    const auto found = cleared.find(gp::buffer_of(t));
+    return found != cleared.end() && found->second > mark_of(t).epoch;
 }
 
 bool is_blank(const ggml_tensor * leaf) {
@@ -403,8 +403,11 @@ int gp_blank_read(const ggml_tensor * tensor) {
     if (ggml_is_empty(tensor) || (t->op == GGML_OP_NONE && !is_blank(t))) {
         return 0;
     }
-    if (bits & GP_BLANK_NEW || t->op == GGML_OP_NONE) {
+    if (t->op == GGML_OP_NONE) {
         return bits & GP_BLANK_NEW ? GP_BLANK_NEW : bits & GP_BLANK_LOST;
+    }
+    if (bits & GP_BLANK_NEW) {
+        return was_cleared(t) ? 0 : GP_BLANK_NEW;
     }
     if (mark_of(t).fused) {
         return GP_BLANK_FUSED;

@@ -44,7 +44,7 @@ void gp_blank_placed(struct ggml_tensor * tensor);
 void gp_blank_written(struct ggml_tensor * tensor);
 // Somebody gets an array over its memory.
 void gp_blank_share(struct ggml_tensor * tensor);
-// All leafs in the buffer hold this now.
+// All tensors in the buffer hold this now.
 void gp_blank_cleared(ggml_backend_buffer_t buffer);
 // Call it before a compute. Returns a leaf that the graph would read and that was never set. NULL if there is none. Then
 // the nodes count as computed, and as stale if they follow from a lost leaf. `graph` is what is computed: for a scheduler

@@ -45,7 +45,7 @@ def summed(cpu: ggml.Backend, c: ggml.Context) -> tuple[ggml.Scheduler, ggml.Opt
     x, p = c.new_tensor("f32", 4), c.new_tensor("f32", 4)
     p.set_param()
     y = c.mul(p, x)
-    c.alloc(cpu)
+    c.alloc(cpu).clear()
     scheduler = ggml.Scheduler([cpu])
     return scheduler, ggml.OptContext(
         scheduler, "sum", ggml.SGD(alpha=1), inputs=x, outputs=y
