@@ -195,6 +195,7 @@ def test_a_fork_while_another_thread_computes(case):
         return go.wait(60) and not ask
 
     case.scheduler.set_eval_callback(wait)
+    case.graph["inp"].set(np.ones(case.graph["inp"].shape, np.float32))
     thread = threading.Thread(target=case.scheduler.compute, args=(case.graph,))
     thread.start()
     assert inside.wait(60)

@@ -1,5 +1,7 @@
 """Allocators, thread pools, plans, modules."""
 
+import numpy as np
+
 import ggml_py as ggml
 
 from ..misuses import misuse
@@ -66,7 +68,7 @@ def _reserved_for_another(env):
 
 
 def _plan_in_plan(env):
-    env.allocated()
+    env.allocated().x.set(np.ones((3, 8)))
     pool = _pool(env)
     ggml.CpuPlan(env.graph, threadpool=pool, abort_callback=lambda: pool.pause()).compute()
 

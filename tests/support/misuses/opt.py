@@ -16,6 +16,7 @@ def trainable(env):
     w.set_param()
     x = weights.new_tensor("f32", 8, 3, name="inputs")
     weights.alloc(env.cpu)
+    x.set(np.ones((3, 8)))
     return env.other.mul_mat(w, x), x
 
 
@@ -51,6 +52,12 @@ def other_scheduler(env):
     context = opt(env)
     context.alloc()
     env.scheduler.compute(context.graph)
+
+
+def never_set(env):
+    context = opt(env, "mean_squared_error")
+    context.alloc()
+    context.eval()
 
 
 def eval_twice(env):
@@ -153,6 +160,7 @@ MISUSES = [
         "set_param()",
     ),
     misuse("eval-first", lambda e: opt(e).eval(), ARGUMENT, "before each eval()", "call alloc()"),
+    misuse("eval-never-set", never_set, ggml.NoDataError, "input 'labels'", "was never set"),
     misuse("eval-twice", eval_twice, ARGUMENT, "before each eval()", "call alloc()"),
     misuse(
         "prepare-static",

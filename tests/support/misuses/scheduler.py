@@ -151,6 +151,8 @@ MISUSES = [
          TypeError),
     _row("compute/none-while-allocated", lambda e: e.allocated().scheduler.compute(None),
          "got NoneType", "expected a Graph", TypeError),
+    _row("compute/never-set", lambda e: e.allocated().scheduler.compute(e.graph), "input 'x'",
+         "call set(array) after the graph has memory", ggml.NoDataError),
     _row("compute_by/none", lambda e: e.scheduler.compute_by(None, print, ()), "got NoneType",
          "expected a Graph", TypeError),
     _row("compute_by/no-function", lambda e: e.scheduler.compute_by(e.graph, None, ()),
