@@ -141,7 +141,7 @@ class Work:
         self.x.set(SQUARE)
 
     def compute(self, ids) -> np.ndarray:
-        self.ids.set(np.array(ids).reshape(self.ids.get().shape))
+        self.ids.set(np.array(ids).reshape(self.ids.shape))
         self.backend.compute(self.graph)
         return self.out.get().copy()
 
