@@ -6,8 +6,9 @@ One function for each kind of output. JSON escapes by itself.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from html import escape
+
+from .secrets import without_secrets
 
 # C0 and C1 controls but tab and line feed, marks that change the direction of text, halves of
 # surrogate pairs, which no encoding has, and what XML cannot have.
@@ -17,16 +18,6 @@ _UNSEEN = re.compile(
 )
 # The last four: as wide as a letter of Chinese, and computed all the same.
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
-# Not those that are hidden already, in Markdown with backslashes. Lengths have a bound: others
-# chose the text, and looking for them must not take quadratic time.
-_HIDDEN = r"(?!\\?\*\\?\*)"
-_SERVER = r"\b[\w.-]{1,40}(?=:[^\s:/@]*@[\w.-]+:[0-9])"  # USER:PASSWORD@HOST:PORT
-_PASSWORD = re.compile(rf"(?i)([a-z]:/{{1,3}}[^\s/?#:@]*|{_SERVER}):{_HIDDEN}[^\s/?#]*@")
-_SECRET = re.compile(
-    r"(?i)([?&][^=&?\s]{0,60}?(?:token|sig|key|secret|passw|auth|cred)[^=&?\s]{0,60})="
-    rf"{_HIDDEN}[^&#\s'\"]*"
-)
-_SECRET_FLAG = re.compile(r"(?i)(--?[\w-]*(?:api-?key|hf-?token|hft|password|secret))(=.*)?", re.S)
 _NO_SPACE = "\u200b"
 
 
@@ -39,24 +30,6 @@ def visible(text: str) -> str:
 def _picture(found: re.Match[str]) -> str:
     code = ord(found[0])
     return chr(0x2400 + code) if code < 0x20 else "\u2421" if code == 0x7F else "\ufffd"
-
-
-def without_secrets(text: str) -> str:
-    """Text without the passwords of its addresses, and without values of their queries that look
-    like secrets."""
-    return _SECRET.sub(r"\1=***", _PASSWORD.sub(r"\1:***@", text))
-
-
-def hidden(words: Iterable[str]) -> tuple[str, ...]:
-    """The words of a command line without secrets."""
-    found: list[str] = []
-    is_next = False
-    for word in words:
-        flag = _SECRET_FLAG.fullmatch(word)
-        shown = f"{flag[1]}=***" if flag and flag[2] else without_secrets(word)
-        found.append("***" if is_next else shown)
-        is_next = flag is not None and flag[2] is None
-    return tuple(found)
 
 
 def cell(value: object) -> object:

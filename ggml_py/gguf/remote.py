@@ -20,7 +20,7 @@ from urllib.parse import unquote, urljoin, urlsplit
 
 from ..errors import GgufError
 from ..files import bounds
-from ..files.foreign import without_secrets
+from ..files.secrets import without_secrets
 from .reader import Gguf
 
 PIECE = 1 << 20  # bytes of the first range; each further one is twice as long

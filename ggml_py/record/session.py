@@ -16,8 +16,8 @@ import numpy as np
 from ..export.json.checked import check
 from ..files.bounds import RECORD
 from ..files.damage import INTERNAL, said
-from ..files.foreign import hidden
 from ..files.reading import open_file, read_file
+from ..files.secrets import hidden
 from ..plan import Plan
 from ..trace.decode import Layouts, Meaning, Records, read
 from ..trace.names import counted

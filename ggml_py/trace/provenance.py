@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple, get_args, get_type_hints
 
-from ..files.foreign import hidden
+from ..files.secrets import hidden
 from ..typed import typed
 from .fields import Count
 from .units import format_bytes

@@ -4,7 +4,8 @@ import time
 
 import pytest
 
-from ggml_py.files.foreign import cell, fenced, hidden, markdown, visible
+from ggml_py.files.foreign import cell, fenced, markdown, visible
+from ggml_py.files.secrets import hidden
 from ggml_py.trace.provenance import Provenance
 
 
