@@ -354,7 +354,16 @@ void record_at_need(const std::string & path, const std::string & about, const g
 }
 
 void record_say(const std::string & text) {
-    const std::string line = "ggml-py record: " + text + "\n";
+    std::string line = "ggml-py record: " + text + "\n";
+    // Names of tensors are a model's: a terminal would obey the controls in them, also those of two bytes.
+    for (size_t i = 0; i + 1 < line.size(); i++) {
+        const unsigned char c = line[i], next = line[i + 1];
+        if (c == 0xC2 && next >= 0x80 && next < 0xA0) {
+            line[i] = line[i + 1] = '?';
+        } else if (c < 0x20 || c == 0x7F) {
+            line[i] = '?';
+        }
+    }
     iovec part = { const_cast<char *>(line.data()), line.size() };
     if (!write_all(STDERR_FILENO, &part, 1) && current) {
         current->options.lines = false; // nobody reads them

@@ -108,13 +108,20 @@ std::string record_tables() {
         ",\"types\":" + names(GGML_TYPE_COUNT, [](int i) { return ggml_type_name((enum ggml_type) i); });
 }
 
+// A record is given to others: no keys of servers in it. files/secrets.py hides more where records are read.
+static bool is_secret_flag(const std::string & word) {
+    return word == "--api-key" || word == "--hf-token" || word == "-hft";
+}
+
 std::string record_command_line() {
     std::string text = "[";
+    bool is_secret = false;
     if (FILE * file = fopen("/proc/self/cmdline", "rb")) {
         std::string word;
         for (int c = getc(file); c != EOF; c = getc(file)) {
             if (c == 0) {
-                text += (text.size() > 1 ? "," : "") + json_text(word.c_str());
+                text += (text.size() > 1 ? "," : "") + json_text(is_secret ? "***" : word.c_str());
+                is_secret = !is_secret && is_secret_flag(word);
                 word.clear();
             } else {
                 word += (char) c;

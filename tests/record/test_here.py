@@ -3,6 +3,9 @@
 import os
 import resource
 import signal
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -164,6 +167,40 @@ def test_lines_say_what_is_new(tmp_path, capfd):
     lines = capfd.readouterr().err.splitlines()
     assert len(lines) == 2
     assert "plan 0: 3 nodes, " in lines[0] and "the scheduler's first" in lines[0]
+
+
+def test_a_name_in_a_line_cannot_control_the_terminal(tmp_path, capfd):
+    def planned(ctx, scheduler, n):
+        x = ctx.new_tensor("f32", n, name="in\x1b]0;t\x07\x9b8m \xa0é")
+        x.set_input()
+        graph = ctx.new_graph()
+        graph.build_forward_expand(ctx.sqr(x))
+        scheduler.alloc_graph(graph)
+
+    with (
+        ggml.Context() as ctx, ggml.device("CPU").init() as cpu,
+        ggml.record(tmp_path / "x", lines=True), ggml.Scheduler([cpu]) as scheduler,
+    ):  # fmt: skip
+        planned(ctx, scheduler, 8)
+        scheduler.reset()
+        planned(ctx, scheduler, 16)
+    said = capfd.readouterr().err
+    assert "'in?]0;t???8m \xa0é' is [16" in said, said
+
+
+@pytest.mark.thorough("long")
+def test_a_record_has_no_keys_of_its_program(tmp_path):
+    path = tmp_path / "x"
+    program = (
+        "import sys; sys.path.append(sys.argv[1])\nfrom tests.support.own_records import recorded\n"
+        "recorded(sys.argv[2])"
+    )
+    words = ["--api-key", "k3y", "-hft", "t0ken", "end"]
+    command = [sys.executable, "-c", program, str(Path(__file__).parents[2]), str(path), *words]
+    subprocess.run(command, check=True)
+    (process,) = ggml.Record.read(path).processes
+    assert process.argv[-5:] == ("--api-key", "***", "-hft", "***", "end")
+    assert b"k3y" not in path.read_bytes() and b"t0ken" not in path.read_bytes()
 
 
 def test_a_file_that_is_there_stays(tmp_path):
