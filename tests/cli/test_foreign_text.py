@@ -9,6 +9,8 @@ import pytest
 
 import ggml_py as ggml
 from ggml_py import pytest_plugin
+from ggml_py.advice.checkup import Checkup, DeviceMemory, Phase, Setback
+from ggml_py.export.checkup_text import markdown_of
 from ggml_py.releases.compare import compared
 from ggml_py.releases.reports import REPORTS
 from ggml_py.releases.tasks import Made, Work
@@ -118,6 +120,20 @@ def test_reports_of_comparisons(folder, beside):
         assert not any(machine.CONTROLS.search(text) for text in texts.values())
         suffixes = {"junit": "xml", "markdown": "md", "html": "html"}
         shapes.append({k: machine.SHAPES[suffixes[k]](text) for k, text in texts.items()})
+    assert shapes[0] == shapes[1]
+
+
+def test_a_checkup_in_markdown():
+    """Every text of it, also of a change, which only models have."""
+    shapes = []
+    for text in (machine.CORE, "q"):
+        remedy = type("Change", (), {"__str__": lambda _self, text=text: text, "flags": text})()
+        phase = Phase(text, 1, None, (), None, 1.0)
+        reason = Setback(text, text, text, 1.0, 0.5, 0, "measured", remedy, text, "GP119")
+        memory = DeviceMemory(text, 1, 0, None, None)
+        of = (text,)
+        found = Checkup(text, True, (phase,), (reason,), (memory,), of, remedy, text, of, of)
+        shapes.append(machine.markdown_shape(markdown_of(found)))
     assert shapes[0] == shapes[1]
 
 
