@@ -323,7 +323,7 @@ def _list(folder: str, as_json: bool) -> None:
     for path in paths:
         try:
             record = read_record(str(path))
-        except ValueError as error:
+        except (ValueError, OSError) as error:  # the others are listed all the same
             click.echo(str(error), err=True)
             continue
         data[str(path)] = to_dict(record)

@@ -12,6 +12,7 @@ import pytest
 
 from ggml_py.releases.kept import kept_in
 
+from ..support.foreign_text import run
 from ..support.hostile_files import MIB, READERS, SECONDS, answer, make_good
 
 REPO = Path(__file__).resolve().parents[2]
@@ -76,6 +77,16 @@ def test_strange_entries_of_a_folder_of_kept_plans(name, kind, tmp_path, monkeyp
     assert found in ("ValueError", "OSError", "FileNotFoundError", "PermissionError"), (found, said)
     is_list = name == "cases.txt" and kind != "not readable"  # what is no file is no list
     assert name in said and (is_list or expected in said), said
+
+
+def test_strange_entries_of_a_folder_of_records(tmp_path, good, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("z.ggrec").write_bytes((good / "r.ggrec").read_bytes())
+    for i, (make, _said) in enumerate(STRANGE.values()):
+        make(Path(f"{i}.ggrec"))
+    said = run(["record", "--of", "."], tmp_path)
+    assert said.code == 0 and "z.ggrec" in said.out and "computed" in said.out
+    assert len(said.err.splitlines()) == len(STRANGE)
 
 
 def test_a_folder_of_many_files_and_of_names_of_any_bytes(tmp_path, good):
