@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import csv
 import io
-import itertools
 import json
 import os
 import re
@@ -16,6 +15,7 @@ import socketserver
 import struct
 import sys
 import threading
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from functools import cache
@@ -376,13 +376,10 @@ def _like_plan(suffix: str) -> tuple[str, ...]:
 
 
 def _of_profile(name: str) -> tuple[str, ...]:
-    """A device of that name stays, so each has another (DEVICE)."""
+    """DEVICE is another one in each folder: one of that name would stay, and at most 16 can be."""
     given = f"m.gguf -d sim:DEVICE,profile={name} -d CPU -ngl 1"
     verbs = (f"plan {given} -v", f"plan {given} --json", f"plan {given} -o OUT.md")
     return (*verbs, f"why-not {given} 5 DEVICE", f"view {name}")
-
-
-_DEVICES = itertools.count()
 
 
 SOURCES = {
@@ -698,7 +695,7 @@ def outputs(
 
 
 def _given(line: str, folder: Path) -> list[str]:
-    words = line.replace("DEVICE", f"foreign{next(_DEVICES):06}").split()
+    words = line.replace("DEVICE", f"x{zlib.crc32(os.fsencode(folder)):08x}").split()
     if "BACKEND" in words:
         backend = _plan_there(folder, "plan.json").backends[0].name
         words[words.index("BACKEND")] = backend
