@@ -131,8 +131,8 @@ def resolve_overrides(
 
 
 def warn_of_unmatched(patterns: Iterable[str], names: Iterable[str]) -> None:
-    """Logs a warning for each pattern that is found in none of the names; for those of -cmoe,
-    -ncmoe and -ncffn, whose first layers may lack such tensors, if none of the layers has them."""
+    """Logs a warning for each pattern that matches no name. The patterns of -cmoe, -ncmoe and
+    -ncffn count as one for all layers: a model's first layers may lack experts."""
     names = list(names)
     kinds = {p: next((kind for kind in _NONE if p.endswith(kind)), p) for p in patterns}
     for pattern in dict.fromkeys(kinds.values()):

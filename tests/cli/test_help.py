@@ -1,5 +1,4 @@
-"""The help of each verb: options by what they are for, the usual ones or all, in 80 columns; and
-the page of the site that is made from it."""
+"""Each verb's help in 80 columns: options in groups, usual ones or all; the site's page of it."""
 
 import re
 

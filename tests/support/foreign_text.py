@@ -608,7 +608,7 @@ _LINK = re.compile(r"https?://\w|www\.\w|@\w")
 
 
 def markdown_shape(text: str) -> list[str]:
-    """Blocks and what is in them but text; HTML as it is; what GitHub makes links of."""
+    """Its structure without text: blocks, HTML, and words that GitHub turns into links."""
     found = []
     for block in _MARKDOWN.parse(text):
         found.append(block.content if block.type == "html_block" else block.type)

@@ -28,7 +28,7 @@ SETTINGS: dict[str, tuple[dict[str, dict[str, Any]], dict[str, Any]]] = {
     "experts on the CPU": (GPU, {"n_gpu_layers": 99, "overrides": EXPERTS}),
 }  # fmt: skip
 N_TOKENS = (31, 1)
-# What differs and is told in docs/ARCHITECTURES.md: the beginning of what `compared` says.
+# Known differences (docs/ARCHITECTURES.md): how the text of `compared` begins.
 KNOWN = {
     ("qwen3-dense", "2 GPUs, tensor"): "theirs ends (GGML_ASSERT(src_ss[0].axis != ",
 }

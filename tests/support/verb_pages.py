@@ -89,7 +89,7 @@ def _options(context, of):
 
 
 def _marked(text):
-    """Text in which Markdown and HTML mean nothing, but for what is in backquotes."""
+    """Text in which Markdown and HTML mean nothing, outside of backquotes."""
     parts = text.split("`")
     parts[::2] = (re.sub(r"([\\*_<>\[\]|#])", r"\\\1", part) for part in parts[::2])
     return "`".join(parts)

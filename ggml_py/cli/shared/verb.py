@@ -185,7 +185,7 @@ _HELP_ALL = click.Option(
 
 
 def usage_text(error: click.ClickException) -> str:
-    """An error in a command line: what was given, what was expected, and where that is said."""
+    """The text of an error in a command line: given, expected, and the help to read."""
     ctx = getattr(error, "ctx", None)
     if ctx is None or not isinstance(error, click.UsageError):
         return f"error: {error.format_message()}"
