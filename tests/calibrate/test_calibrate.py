@@ -436,7 +436,7 @@ def test_the_times_of_a_server_are_those_of_its_computing(tmp_path):
     file = tmp_path / "machine.json"
     with rpc_net.server(1) as process:
         devices = ("-d", f"rpc:{process.endpoint}", "-d", "CPU", "-t", 2, "--types", "f32")
-        done = cli_runs.run("calibrate", *devices, "--seconds", 30, "-o", file)
+        done = cli_runs.run("calibrate", *devices, "--seconds", 80, "-o", file)
     assert done.returncode == 0, done.stderr
     server, cpu = Machine.load(file).devices
     assert server.name.startswith("RPC") and server.asynchronous and server.shares_cache

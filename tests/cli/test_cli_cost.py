@@ -155,7 +155,7 @@ def test_a_run_is_compared_node_by_node(folder):
 def test_it_is_about_as_fast_as_predicted(folder, tmp_path):
     """Not how exact predictions are (benchmarks/cost_error.py): that they are about this."""
     measured = tmp_path / "machine.json"
-    ok("calibrate", "-d", "CPU", "-t", 1, "--types", "f32,q4_0", "--seconds", 20, "-o", measured)
+    ok("calibrate", "-d", "CPU", "-t", 1, "--types", "f32,q4_0", "-o", measured)
     done = json.loads(ok("cost", folder / "m.gguf", "--machine", measured, "-d", "CPU", "-t", 1,
                          "-p", 0, "-n", 16, "--json"))  # fmt: skip
     (row,) = done["rows"]

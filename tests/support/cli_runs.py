@@ -2,7 +2,6 @@
 depends on how the process begins, it is a child of one that has imported ggml_py."""
 
 import atexit
-import functools
 import json
 import os
 import shutil
@@ -57,9 +56,14 @@ def _at_start(environment):
     return {k: v for k, v in environment.items() if k.startswith(_AT_START)}
 
 
-@functools.cache
+_servers: list[Server] = []
+
+
 def _server():
-    return Server()
+    """The server of this process; another one if somebody ended it."""
+    if not _servers or _servers[-1].process.poll() is not None:
+        _servers.append(Server())
+    return _servers[-1]
 
 
 def run(*arguments, env=None, stdin="", command=COMMAND):
