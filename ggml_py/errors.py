@@ -251,11 +251,3 @@ def _signal_name(number: int) -> str:
 
 def _with_lines(message: str, lines: list[str]) -> str:
     return "\n  ".join([f"{message}; its last output:" if lines else message, *lines])
-
-
-def last_error(said: str) -> str:
-    """The error that a process of ours printed, without the usage below it; the last line of
-    others, such as a traceback."""
-    lines = said.strip().splitlines()
-    found = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
-    return (found or lines or [""])[-1]

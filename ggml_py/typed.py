@@ -245,7 +245,9 @@ def _mapping(kinds: list[Kind | None]) -> Kind:
     key, value = kinds or (None, None)
 
     def fits(given: Any) -> bool:
-        return isinstance(given, Mapping) and all(
+        if not isinstance(given, Mapping) or (key is None and value is None):
+            return isinstance(given, Mapping)
+        return all(
             (key is None or key.fits(k)) and (value is None or value.fits(v))
             for k, v in given.items()
         )

@@ -26,6 +26,7 @@ from multiprocessing.pool import RemoteTraceback  # type: ignore[attr-defined]
 from typing import Any, BinaryIO, ParamSpec, TypeVar
 
 from ..errors import ArgumentError, IsolatedDeath, IsolatedTimeout
+from ..typed import typed
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -277,3 +278,12 @@ def _pickled_error(error: BaseException) -> bytes:
         stand_in = RuntimeError(f"{type(error).__name__}: {error}")
         pickled = pickle.dumps((False, stand_in, text), protocol=5)
     return pickled
+
+
+@typed
+def last_error(said: str) -> str:
+    """The error that a process of ours printed, without the usage below it; the last line of
+    others, such as a traceback."""
+    lines = said.strip().splitlines()
+    found = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
+    return (found or lines or [""])[-1]

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..errors import last_error
+from ..boundary.isolate import last_error
 from ..releases.planned_cases import prepared
 from ..typed import typed
 from .divergence import Divergence, NodeError

@@ -15,12 +15,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import prod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..trace.answers.shares import bytes_moved
 from ..trace.flops import flops
 from ..trace.planned import Planned
 from ..trace.record import TensorRecord
+from ..typed import typed
 
 PRODUCT, EXPERTS, ATTENTION = "MUL_MAT", "MUL_MAT_ID", "FLASH_ATTN_EXT"
 # Ops whose sizes are not those of their result: by their operations.
@@ -57,6 +58,7 @@ class NodeWork(NamedTuple):
         return self.key.startswith((PRODUCT, ATTENTION))
 
 
+@typed
 def fused_heads(plan: Planned) -> tuple[dict[int, str], frozenset[int]]:
     """Nodes that the CPU computes in one go: the id of each first node, with the names of its ops
     ("RMS_NORM+MUL"), and the ids of the other nodes."""
@@ -68,12 +70,13 @@ def fused_heads(plan: Planned) -> tuple[dict[int, str], frozenset[int]]:
     return heads, frozenset(others)
 
 
+@typed
 def work_of(
     plan: Planned,
     t: TensorRecord,
     backend: int,
     n_threads: int,
-    heads: Mapping[int, str],
+    heads: Mapping[Any, Any],  # int to str; looking at all of them for each node takes long
     n_past: int | None = None,
 ) -> NodeWork:
     """The work of a node on a backend with `n_threads` threads. `heads` are from `fused_heads`.
@@ -118,6 +121,7 @@ def _is_kept(plan: Planned, t: TensorRecord) -> bool:
     return plan.capture.tensors[t.view_src if t.view_src >= 0 else t.id].buffer >= 0
 
 
+@typed
 def place_of(plan: Planned, t: TensorRecord, backend: int) -> str:
     """The buffer type of a weight, if it is not the backend's own, with a space in front."""
     capture = plan.capture
@@ -145,6 +149,7 @@ def _product(
     return f"{PRODUCT} {a.type}{_not_f32(b)} {shape}", (t.ne[1], k * m), heads
 
 
+@typed
 def capture_weight(plan: Planned, t: TensorRecord) -> bool:
     """Whether it is a weight, or a view of one."""
     holder = plan.capture.tensors[t.view_src] if t.view_src >= 0 else t

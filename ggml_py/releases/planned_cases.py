@@ -15,9 +15,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from ..boundary.isolate import last_error
 from ..builds import script, select
 from ..builds.script import LIBLLAMA_MISSING, NO_BUILD
-from ..errors import NotBuiltError, last_error
+from ..errors import NotBuiltError
 from ..plan import Plan
 from ..scheduler.observed import Observed
 from ..trace.rules import find_release
