@@ -189,10 +189,13 @@ _PLAIN = (
     "boundary.isolate",
     "sim.named",
 )
+_FOLDERS = ("llama", "models")  # modules that an attribute imports, too
 __all__ = sorted(_PUBLIC)
 
 
 def __getattr__(name: str) -> Any:
+    if name in _FOLDERS:
+        return importlib.import_module(f"ggml_py.{name}")
     if name not in _PUBLIC and name != "ops":
         raise AttributeError(f"module 'ggml_py' has no attribute '{name}'")
     if _PUBLIC.get(name) not in _PLAIN:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,6 +14,7 @@ from ..memory.plan_memory import memory_of
 from ..memory.shortfalls import MAPPED, Shortfall, used
 from ..trace.answers.diff import diff as diff_of
 from ..trace.answers.remedy import Remedy
+from ..trace.answers.shares import headline
 from ..trace.planned import Planned, format_bytes
 from ..trace.provenance import Provenance
 from ..trace.units import AtLeast, format_factor, format_time
@@ -20,6 +22,7 @@ from .finding import NOTE, SKIPPED, Finding, capitalised
 
 MEASURED, PREDICTED, SHEETS, BYTES = "measured", "predicted", "data sheets", "bytes only"
 _MOST_REASONS = 3
+_LAYER = re.compile(r"blk\.(\d+)\..*weight")
 _LEAST = 0.01  # part of a graph's time, from which on a reason is worth a line
 _WRONG = 0.05  # the same, from which on something is wrong although no remedy is known
 _UNTRIED = "may help (not tried: whether it fits)"
@@ -89,6 +92,8 @@ class Setback(NamedTuple):
         """In a few words: "180 of 246 ms (data sheets)"."""
         at_least = "at least " if isinstance(self.nbytes, AtLeast) else ""
         if self.seconds is None or self.share is None:
+            if not self.nbytes:
+                return ""
             return f"{at_least}{format_bytes(self.nbytes)} in each evaluation ({BYTES})"
         return f"{format_time(self.seconds)}, {self.share:.0%} of {self.phase} ({self.known_by})"
 
@@ -175,6 +180,7 @@ def checkup(
     first = phases[0]
     reasons = [] if lacks else _reasons(phases)
     costly = [r for r in reasons if r.share is None or r.share >= _WRONG]
+    on_host = ""
     if lacks:
         verdict = _too_large(lacks, first, best)
     elif best is not None or costly:
@@ -182,18 +188,24 @@ def checkup(
         # The gain of a remedy is that of the first graph.
         about = [] if best or reason is None else [p for p in phases if p.what == reason.phase]
         verdict = _slow(about[0] if about else first, reason, best, is_late)
+    elif on_host := _on_host(first.plan):
+        verdict = f"{on_host}; how quick it is is not known"
     else:
-        verdict = _fine(first)
+        verdict = _fine(first, is_late)
     memory = tuple(_memory(first.plan))
-    paged = 0 if lacks else _from_disk(first.plan)
-    if paged:
-        text = format_bytes(paged)
-        verdict += f". {text} of the file have no room in memory, so the disk is read each time"
+    if paged := 0 if lacks else _from_disk(first.plan):
+        lacking = format_bytes(paged)
+        text = f"{lacking} of the file have no room in memory, so the disk is read each time"
+        if best or costly or not first.rate:
+            verdict += f". {text}"
+        else:
+            verdict = f"{text}: at most {first.rate} ({first.known_by})"
     shown = best.plan if best and best.checked else first.plan
+    command = "" if lacks and best is None else _command(shown.provenance)
     return Checkup(
-        capitalised(verdict, first.plan) + ".", bool(lacks or best or costly or paged),
+        capitalised(verdict, first.plan) + ".", bool(lacks or best or costly or paged or on_host),
         () if lacks else tuple(phases), tuple(reasons[:_MOST_REASONS]), memory,
-        (*_not_known(phases), *(_LATE,) * is_late), best, _command(shown.provenance), tuple(more),
+        (*_not_known(phases), *(_LATE,) * is_late), best, command, tuple(more),
     )  # fmt: skip
 
 
@@ -201,13 +213,16 @@ def _command(made: Provenance) -> str:
     """The command line that makes such plans, with nothing left to its --fit; "" if unknown."""
     if made.model is None or made.flags is None:
         return ""
-    words = [made.program or "llama-server", "-m", made.model, *made.flags]
-    fit = [] if {"-fit", "--fit"}.intersection(made.flags) else ["--fit", "off"]
-    return shlex.join([*words, *fit])
+    flags, program = made.flags, made.program or "llama-server"
+    model = [] if {"-m", "--model"}.intersection(flags) else ["-m", made.model]
+    has_fit = "bench" in program or {"-fit", "--fit"}.intersection(flags)
+    return shlex.join([program, *model, *flags, *([] if has_fit else ["--fit", "off"])])
 
 
 def versus(a: Checkup, b: Checkup) -> Checkup:
     """Why `b` is slower, or quicker, than `a`: their first graphs, and what only `b` has."""
+    if not a.phases or not b.phases:  # one of them does not fit
+        return replace(b, verdict=f"First: {a.verdict} Second: {b.verdict}", is_wrong=True)
     one, two = a.phases[0], b.phases[0]
     diff = diff_of(one.plan, two.plan)
     decided = "both make the same decisions" if diff.same else diff.headline()
@@ -215,11 +230,11 @@ def versus(a: Checkup, b: Checkup) -> Checkup:
     if one.seconds and two.seconds:
         ratio = two.seconds / one.seconds
         times = f"{format_time(one.seconds)} ({one.known_by}) → {format_time(two.seconds)}"
-        quicker = "as long" if ratio >= 1 else "as quick"
-        much = f"{format_factor(max(ratio, 1 / ratio))} times {quicker}"
-        verdict = f"the second takes {much}: {times} ({two.known_by}); {decided}"
-        if ratio < 1:
-            verdict = verdict.replace("takes", "is", 1)
+        factor = f"{format_factor(max(ratio, 1 / ratio))} times"
+        much = f"takes {factor} as long" if ratio >= 1 else f"is {factor} as quick"
+        if factor == "1 times":
+            much = "takes as long as the first"
+        verdict = f"the second {much}: {times} ({two.known_by}); {decided}"
     had = {(r.rule, r.headline) for r in a.reasons}
     only = tuple(r for r in b.reasons if (r.rule, r.headline) not in had)
     made = [f"{name}: {before} → {after}" for name, (before, after) in diff.context.items()]
@@ -235,15 +250,17 @@ def _reasons(phases: Sequence[Phase]) -> list[Setback]:
     for phase in phases:
         for finding in phase.findings:
             one = _reason(phase, finding)
-            worth = one.share is None or one.share >= _LEAST
+            unknown = one.share is None and (one.nbytes > 0 or one.remedy is not None)
+            worth = unknown or (one.share or 0.0) >= _LEAST
             if (finding.severity == NOTE and one.remedy is None) or not worth:
                 continue
             kept = found.get(finding.id)
             if kept is None or (one.share or 0.0) > (kept.share or 0.0):
                 found[finding.id] = one
     counts = {p.what: _TOKENS if p.n_tokens == 1 and phases[0].n_tokens == 1 else 1 for p in phases}
+    known = [one for one in found.values() if one.cost]
     return sorted(
-        found.values(),
+        known or found.values(),  # reasons without a cost only where there is no other
         key=lambda r: (
             r.phase != phases[0].what and counts[phases[0].what] == 1,
             -(r.seconds or 0.0) * counts[r.phase], -r.nbytes,
@@ -276,7 +293,8 @@ def _too_large(lacks: Sequence[Shortfall], first: Phase, best: Remedy | None) ->
         f"{one.device} lacks {format_bytes(one.missing)} of {format_bytes(one.needed)}"
         for one in whole
     ) if whole else lacks[0].verdict  # fmt: skip
-    return verdict + (f"; {_with(first, best)}" if best else "")
+    kind = f" ({first.known_by})" if best and best.seconds and first.cost else ""
+    return verdict + (f"; {_with(first, best)}{kind}" if best else "")
 
 
 def _slow(first: Phase, reason: Setback | None, best: Remedy | None, is_late: bool) -> str:
@@ -286,7 +304,7 @@ def _slow(first: Phase, reason: Setback | None, best: Remedy | None, is_late: bo
     if best is not None:
         return f"{verdict}; {_with(first, best)}"
     untried = reason.advice if reason and reason.advice.endswith(_UNTRIED) else ""
-    none = "of the changes that were tried none" if is_late else "no change was found that"
+    none = "nothing that was tried" if is_late else "no change was found that"
     return f"{verdict}; {untried or f'{none} is quicker and fits'}"
 
 
@@ -294,17 +312,23 @@ def _with(first: Phase, best: Remedy) -> str:
     """ "-ngl all fits and gives about 13" """
     if not best.checked:
         return f"{best.flags} {_UNTRIED}"
+    paged = _from_disk(best.plan)
+    from_disk = f"loads ({format_bytes(paged)} from disk each time)"
+    fits = f"{best.flags} {from_disk if paged else 'fits'}"
     told = best.seconds and first.cost is not None and best.seconds[0] == first.cost.seconds
     if told and best.seconds and first.n_tokens:
         rate = format_factor(first.n_tokens / best.seconds[1])
-        return f"{best.flags} fits and gives {_about(best.plan)} {rate}"
-    return f"{best.flags} fits"
+        return f"{fits} and gives {_about(best.plan)} {rate} tokens/s"
+    return fits
 
 
-def _fine(first: Phase) -> str:
+def _fine(first: Phase, is_late: bool) -> str:
     if not first.rate:
-        return "nothing to change was found in the plan; how quick it is is not known"
-    verdict = f"nothing to change was found: {_about(first.plan)} {first.rate} ({first.known_by})"
+        if first.plan.capture.source == "scheduler":
+            return "nothing to change was found in the plan; how quick it is is not known"
+        return f"{headline(first.plan)}: what takes time is not known from a log"
+    none = "nothing that was tried is quicker" if is_late else "nothing to change was found"
+    verdict = f"{none}: {_about(first.plan)} {first.rate} ({first.known_by})"
     if first.cost is None:
         return verdict
     spent: dict[str, float] = {}
@@ -312,6 +336,20 @@ def _fine(first: Phase) -> str:
         spent[split.backend] = spent.get(split.backend, 0.0) + split.seconds
     busiest = max(spent, key=lambda name: spent[name])
     return f"{verdict}, {spent[busiest] / sum(spent.values()):.0%} of the time on {busiest}"
+
+
+def _on_host(plan: Planned) -> str:
+    """How many layers of a log have weights on the CPU beside other devices; "" for other plans.
+    A log has no sizes that findings could compare."""
+    if plan.capture.source == "scheduler" or len(plan.backends) < 2:
+        return ""
+    layers: dict[str, set[str | None]] = {}
+    for leaf in plan.leafs:
+        if (found := _LAYER.match(leaf.name)) and leaf.backend is not None:
+            layers.setdefault(found[1], set()).add(leaf.backend)
+    n = len([on for on in layers.values() if plan.backends[-1].name in on])
+    are = "is" if n == 1 else "are"
+    return f"at least {n} of {len(layers)} layers {are} read from host memory" if n else ""
 
 
 def _about(plan: Planned) -> str:
@@ -331,11 +369,22 @@ def _memory(plan: Planned) -> Iterator[DeviceMemory]:
     for device in sorted(needs, key=lambda name: order.index(name) if name in order else -1):
         made: Any = known.get(device)
         total = made and made.memory_total
-        mapped = sum(row.weights for row in plan.breakdown
-                     if row.device == device and row.buft.endswith(MAPPED))  # fmt: skip
+        mapped = sum(
+            min(row.weights, _read_from(plan, row.buft)) for row in plan.breakdown
+            if row.device == device and row.buft.endswith(MAPPED)
+        )  # fmt: skip
         yield DeviceMemory(
             device, needs[device], mapped, made.memory_free if total else None, total or None
         )
+
+
+def _read_from(plan: Planned, buft: str) -> int:
+    """Bytes of the leafs in a buffer type: a mapped file also has weights that were repacked, which
+    nobody reads from it again."""
+    capture = plan.capture
+    names = [capture.bufts[buffer.buft].name for buffer in capture.buffers]
+    leafs = (t for t in capture.tensors if t.op == "NONE" and t.view_src < 0 and t.buffer >= 0)
+    return sum(t.nbytes for t in leafs if names[t.buffer] == buft)
 
 
 def _of_graph(plan: Planned) -> dict[str, int]:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from ..advice.checkup import Checkup, Phase
     from ..plan import Plan
     from ..run import Run
+    from ..trace.answers.remedy import Remedy
 
 _LOOKING_S = 2.5  # for options that make a model quicker
 _KINDS = ("decode", "prompt", "other", "reserved")  # of a record's plans, as they are looked at
@@ -80,7 +81,8 @@ def command(
     if what is None:
         found = this_machine()
     else:
-        sources = [what] if other is None else [what, other]
+        # A command line behind -- was typed last.
+        sources = [what] if other is None else [other, what] if what.words else [what, other]
         check_options(*sources)
         predictions = Predictions(machine_path)
         found = _answer(sources, predictions)
@@ -142,12 +144,17 @@ def _of_model(source: Source, predictions: Predictions) -> Checkup:
         n = shape.n_tokens * shape.n_seqs
         phases.append(Phase(str(shape), n, plan, findings, measure.cost))
     if judge.lacks:
-        best, is_late = next(iter(remedies.fitting()), None), False
+        best, is_late = min(remedies.fitting(), key=_after, default=None), False
     else:
         mended = (one.remedy for phase in phases for one in phase.findings if one.remedy)
         best, is_late = simplest([*remedies.found(), *mended]), judge.is_late
     more = tuple(in_command(f"ggml-py {verb} {{path}}", source) for verb in ("plan", "memory"))
     return checkup(phases, judge.lacks, best, is_late, more)
+
+
+def _after(remedy: Remedy) -> float:
+    """Seconds with the change."""
+    return remedy.seconds[1] if remedy.seconds else float("inf")
 
 
 def _phase(

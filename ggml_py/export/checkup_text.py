@@ -35,7 +35,8 @@ def _reasons(reasons: tuple[Setback, ...]) -> Iterator[str]:
     for i, reason in enumerate(reasons, 1):
         first = f"{i}. {reason.headline}"
         yield f"{first:{_WIDTH - len(reason.rule) - 1}} {reason.rule}"
-        yield f"   {reason.cost}"
+        if reason.cost:
+            yield f"   {reason.cost}"
         remedy = reason.remedy
         if remedy is None:
             yield from wrapped(reason.advice, "   > ")[:2] if reason.advice else ()

@@ -116,7 +116,10 @@ def simplest(found: Iterable[Remedy]) -> Remedy | None:
         return None
     best = max(one.gain for one in some)
     near = [one for one in some if one.gain >= best * _NEAR]
-    return min(near, key=lambda one: (len(one.changes), len(one.flags), -one.gain))
+    # -ot with many layers comes last.
+    return min(near, key=lambda one: (
+        bool(one.changes.get("overrides")), len(one.changes), len(one.flags), -one.gain
+    ))  # fmt: skip
 
 
 def _sorted(found: Iterable[Remedy]) -> list[Remedy]:
@@ -131,7 +134,7 @@ def _singles(judge: Judge, given: Given) -> Iterator[Changes]:
     if given.gpus and options["split_mode"] != "layer":
         yield {"split_mode": "layer"}
     if len(given.gpus) > 1 and judge.differ(given.gpus):
-        yield from _between_gpus(given)
+        yield from _between_gpus(judge, given)
     if given.gpus and judge.waits_for_host > LEAST:
         yield from _layers(judge, given)
         yield from _experts(judge, given)
@@ -191,17 +194,19 @@ def _experts(judge: Judge, given: Given) -> Iterator[Changes]:
         yield from _first(judge, range(before), "n_cpu_moe", cpu_moe=False)
 
 
-def _between_gpus(given: Given) -> Iterator[Changes]:
-    """How several GPUs share the layers."""
+def _between_gpus(judge: Judge, given: Given) -> Iterator[Changes]:
+    """How several GPUs share the layers; one of them has all, where they fit."""
     options, n = given.options, len(given.gpus)
     if options["tensor_split"]:
         yield {"tensor_split": None}
     for i in range(n):
-        if (options["split_mode"], options["main_gpu"]) != ("none", i):
-            yield {"split_mode": "none", "main_gpu": i}
+        one: Changes = {"split_mode": "none", "main_gpu": i}
+        if any(options[name] != value for name, value in one.items()) and judge.fits(one):
+            yield one
     shares: list[tuple[float, ...]]
     if n == 2:
-        shares = [(float(k), float(_SHARES - k)) for k in range(1, _SHARES)]
+        near = sorted(range(1, _SHARES), key=lambda k: abs(2 * k - _SHARES))
+        shares = [(float(k), float(_SHARES - k)) for k in near]
     else:
         shares = [tuple(p if j == i else 1.0 for j in range(n)) for i in range(n) for p in (0, 3)]
     if options["split_mode"] == "layer":
@@ -279,6 +284,20 @@ def _several(judge: Judge, given: Given) -> Iterator[Changes]:
     every = _unplaced(given)
     if len(every) > 1:
         yield every
+
+
+def undone(judge: Judge, given: Given) -> Iterator[Changes]:
+    """All layers on all devices, in the place of options that say where weights are; fewer layers
+    if those do not fit. Nothing if no such option is given."""
+    changes = _unplaced(given)
+    if given.gpus and given.options["split_mode"] != "layer":
+        changes["split_mode"] = "layer"
+    if not _but(changes, "n_gpu_layers"):
+        return
+    if judge.fits(changes):
+        yield changes
+    else:
+        yield from _made_to_fit(judge, given, changes)
 
 
 def _unplaced(given: Given) -> Changes:

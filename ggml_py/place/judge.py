@@ -244,7 +244,8 @@ class Judge:
         given = self.given.measures[-1].cost if self.given.measures else None
         seconds = (given.seconds, now.cost.seconds) if given and now.cost else None
         return Remedy(
-            flags, now.plan, "the model fits", self._room(after), "bytes", 1.0, seconds,
+            flags, now.plan, "the model fits", self._room(after),
+            "data sheets" if seconds else "bytes", 1.0, seconds,
             dict(changes),
         )  # fmt: skip
 

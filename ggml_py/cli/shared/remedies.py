@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from ...advice.finding import Finding
     from ...memory.shortfalls import Shortfall
     from ...models import Model
+    from ...place.candidates import Given
     from ...place.judge import Changes, GraphShape, Judge, Measure
     from ...trace.answers.remedy import Remedy
     from .predicted import Predictions
@@ -55,33 +56,44 @@ class Remedies:
             return None
 
     def fitting(self) -> list[Remedy]:
-        """The smallest change of one option with which the model fits, if there is one."""
+        """The smallest change of one option with which the model fits, if there is one; and what
+        fits without the options that say where weights are."""
         from ...llama import LlamaModel
         from ...llama.room import fitting
+        from ...place.candidates import undone
 
         again: Any = self._setup.opened  # of libllama, too: it is built
         with self._setup.by_libllama({}) as model, bar("looking for options that make it fit") as b:
             if not isinstance(model, LlamaModel):
                 return []
             tried = fitting(model, again, self._reserve, 1, b)
-        self.judge.until = float("inf")
-        found = (self.judge.fitting(one.text, dict(one.options)) for one in tried)
+        judge, given = self.judge, self._given
+        judge.until = float("inf")
+        ways = [(one.text, dict(one.options)) for one in tried]
+        ways += [(given.words(changes), changes) for changes in undone(judge, given)]
+        found = (judge.fitting(*way) for way in ways)
         return [one for one in found if one is not None]
 
     def found(self, findings: Iterable[Finding] = ()) -> list[Remedy]:
         """The quickest first; options that `findings` name are tried, too."""
-        from ...place.candidates import Given, remedies
+        from ...place.candidates import remedies
 
         judge = self.judge
         if judge.given.refused or not self._facts:
             return []
-        known = {name: value for name, value in self._facts.items() if name != "n_ctx"}
-        given = Given(self._setup.options, fit=self._fit, **known)
+        given = self._given
         named = (option.changes for one in findings for option in one.options if option.changes)
         with bar("looking for options that make it quicker") as judge.show:
             found = remedies(judge, given, map(self._added, named))
         judge.show = lambda _share: None
         return found
+
+    @property
+    def _given(self) -> Given:
+        from ...place.candidates import Given
+
+        known = {name: value for name, value in self._facts.items() if name != "n_ctx"}
+        return Given(self._setup.options, fit=self._fit, **known)
 
     def judged(self, findings: Sequence[Finding], graph: int = -1) -> list[Finding]:
         """The findings about a graph of the judge, with the smallest remedy that mends each, or
@@ -112,7 +124,8 @@ class Remedies:
         def shapes(model: Model) -> tuple[GraphShape, ...]:
             n_ctx = getattr(model, "n_ctx", options["n_ctx"] or 512)
             self._facts.update(_facts(model), n_ctx=n_ctx)
-            return shapes_of(*self._source.shape, n_ctx, model.n_ubatch)
+            most = getattr(model, "n_ctx_seq", n_ctx)  # of each sequence
+            return shapes_of(*self._source.shape, most, model.n_ubatch)
 
         return Judge(
             self._setup.opened, shapes, self._predictions.judging, self._reserve, self._seconds
