@@ -62,7 +62,7 @@ class Phase(NamedTuple):
             return ""
         each = self.tokens_per_second
         return (
-            f"{format_time(self.seconds)} each"
+            f"{format_time(self.seconds)} a compute"
             if each is None
             else f"{format_factor(each)} tokens/s"
         )
@@ -290,7 +290,7 @@ def _untried(finding: Finding) -> str:
 def _too_large(lacks: Sequence[Shortfall], first: Phase, best: Remedy | None) -> str:
     whole = [one for one in lacks if one.kind == "memory"]
     verdict = "it does not fit: " + ", ".join(
-        f"{one.device} lacks {format_bytes(one.missing)} of {format_bytes(one.needed)}"
+        f"{one.device} lacks {format_bytes(one.missing)} of the {format_bytes(one.needed)} it needs"
         for one in whole
     ) if whole else lacks[0].verdict  # fmt: skip
     kind = f" ({first.known_by})" if best and best.seconds and first.cost else ""
@@ -406,17 +406,18 @@ def _not_known(phases: Sequence[Phase]) -> Iterator[str]:
     costs = [phase.cost for phase in phases if phase.cost is not None]
     names = {name: None for cost in costs for name in _by_sheets(cost)}
     if names:
-        yield f"how quick {', '.join(names)} really are (`ggml-py calibrate` there measures that)"
+        are = "is" if len(names) == 1 else "are"
+        yield f"how quick {', '.join(names)} really {are} (`ggml-py calibrate` there measures that)"
     said = (one for cost in costs for one in cost.assumed)
     yield from dict.fromkeys(s for s in said if s.partition(" was not measured")[0] not in names)
     for phase in phases:
         skipped = sum(one.text.count("GP") for one in phase.findings if one.id == SKIPPED)
         if skipped:
-            yield f"times, and what {skipped} checks of advice look at: a log does not have it"
+            yield f"times; {skipped} checks of advice were left out: a log lacks what they need"
         elif phase.cost is None and not phase.measured:
             yield f"the time of {phase.what}: some of its devices have no data sheet here"
     if not any(phase.plan.breakdown for phase in phases):
-        yield "memory that this graph does not use"
+        yield "memory outside of this graph"
 
 
 def _by_sheets(cost: Cost) -> Iterator[str]:

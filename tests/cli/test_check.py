@@ -156,7 +156,7 @@ def test_a_log(models):
     data = answer(path, status=0)
     assert "3 splits, 3 copies" in data["verdict"]
     assert data["verdict"].endswith("what takes time is not known from a log.")
-    assert "a log does not have it" in text_of(path)
+    assert "a log lacks what they need" in text_of(path)
 
 
 def test_a_record(models):
