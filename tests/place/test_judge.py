@@ -51,6 +51,7 @@ CASES = [
 ]
 
 
+@pytest.mark.thorough("cases", quick=3)
 @pytest.mark.parametrize(("model", "devices", "options", "expected"), CASES, ids=str)
 def test_what_costs_most_is_mended(models, model, devices, options, expected):
     """llama.cpp #18914 and others: layers, caches and experts in host memory although a device has
@@ -208,6 +209,7 @@ def test_fit_agrees_that_it_fits(models):
         assert model.fits and model.fitted["n_gpu_layers"] in (-1, 81)
 
 
+@pytest.mark.thorough("cases", quick=2)
 @pytest.mark.parametrize(("model", "devices", "options", "expected"), CASES, ids=str)
 def test_a_programs_command_line_gets_the_same(models, model, devices, options, expected):
     line = ("llama-server", "-m", models[model], "--fit", "off", "-np", 1, "-b", 512, *options)
