@@ -17,7 +17,8 @@ _USUAL_TYPES = {"f16", "q8_0"}  # of caches, which all backends compute attentio
 _SHARES = 10  # parts of the layers that two GPUs share
 _CLEARLY = 1.25  # gain from which on it is recommended to leave all devices empty
 _FIT = 12  # times that a fit of llama.cpp takes as long as a look at the model
-_NEAR = 0.9  # of the greatest gain: a simpler remedy with this much is taken
+_NEAR = 0.9  # of the greatest gain: two changes together must gain more than this much of one
+_ALMOST = 0.95  # of the greatest gain: a simpler remedy with this much is taken
 # Where weights are: what llama.cpp's --fit chooses, if none of them is given.
 _PLACED: Changes = {
     "n_gpu_layers": -1, "overrides": (), "cpu_moe": False, "n_cpu_moe": 0, "n_cpu_ffn": 0,
@@ -115,7 +116,7 @@ def simplest(found: Iterable[Remedy]) -> Remedy | None:
     if not some:
         return None
     best = max(one.gain for one in some)
-    near = [one for one in some if one.gain >= best * _NEAR]
+    near = [one for one in some if one.gain >= best * _ALMOST]
     # -ot with many layers comes last.
     return min(near, key=lambda one: (
         bool(one.changes.get("overrides")), len(one.changes), len(one.flags), -one.gain
