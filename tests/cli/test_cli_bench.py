@@ -226,7 +226,7 @@ def benches_of(pid):
     """The processes of llama-bench that another one has started."""
     found = []
     for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
-        with contextlib.suppress(FileNotFoundError):  # it has ended meanwhile
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
             if Path(f"/proc/{child}/comm").read_text() == "llama-bench\n":
                 found.append(child)
     return found
