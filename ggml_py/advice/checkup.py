@@ -17,7 +17,7 @@ from ..trace.answers.remedy import Remedy
 from ..trace.answers.shares import headline
 from ..trace.planned import Planned, format_bytes
 from ..trace.provenance import Provenance
-from ..trace.units import AtLeast, format_factor, format_time
+from ..trace.units import format_factor, format_time
 from .finding import NOTE, SKIPPED, Finding, capitalised
 
 MEASURED, PREDICTED, SHEETS, BYTES = "measured", "predicted", "data sheets", "bytes only"
@@ -90,11 +90,10 @@ class Setback(NamedTuple):
     @property
     def cost(self) -> str:
         """In a few words: "180 of 246 ms (data sheets)"."""
-        at_least = "at least " if isinstance(self.nbytes, AtLeast) else ""
         if self.seconds is None or self.share is None:
             if not self.nbytes:
                 return ""
-            return f"{at_least}{format_bytes(self.nbytes)} in each evaluation ({BYTES})"
+            return f"{format_bytes(self.nbytes)} in each evaluation ({BYTES})"
         return f"{format_time(self.seconds)}, {self.share:.0%} of {self.phase} ({self.known_by})"
 
     def to_dict(self) -> dict[str, Any]:
@@ -250,8 +249,7 @@ def _reasons(phases: Sequence[Phase]) -> list[Setback]:
     for phase in phases:
         for finding in phase.findings:
             one = _reason(phase, finding)
-            unknown = one.share is None and (one.nbytes > 0 or one.remedy is not None)
-            worth = unknown or (one.share or 0.0) >= _LEAST
+            worth = one.share is None or one.share >= _LEAST
             if (finding.severity == NOTE and one.remedy is None) or not worth:
                 continue
             kept = found.get(finding.id)

@@ -519,8 +519,7 @@ def faults(words: list[str], said: Said, benign: Said) -> Iterator[str]:
     if said.code not in (0, 1, 2):
         yield f"exit status {said.code}"
     if said.code != benign.code:
-        if words[0] != "check":  # its verdict knows layers of a log by the names of weights
-            yield f"exit status {said.code}, and {benign.code} without: {said.err[-300:]!r}"
+        yield f"exit status {said.code}, and {benign.code} without: {said.err[-300:]!r}"
         return
     if "--json" in words and said.out:
         yield from _json_faults(said.out)
