@@ -1,5 +1,5 @@
-"""What each option of a verb is for, and whether `--help` shows it: llama.cpp's options have both
-in `llama.options.TABLE`, all others here, by the name of their parameter."""
+"""Heading of each option in a verb's help, and whether `--help` shows it. llama.cpp's options have
+both in `llama.options.TABLE`; all others are here, by the name of their parameter."""
 
 from __future__ import annotations
 

@@ -56,8 +56,8 @@ class Remedies:
             return None
 
     def fitting(self) -> list[Remedy]:
-        """The smallest change of one option with which the model fits, if there is one; and what
-        fits without the options that say where weights are."""
+        """Changes with which the model fits: the smallest one of one option, and the removal of all
+        options for the place of weights."""
         from ...llama import LlamaModel
         from ...llama.room import fitting
         from ...place.candidates import undone
