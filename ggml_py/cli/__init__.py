@@ -119,6 +119,7 @@ def _reader() -> Iterator[None]:
 def cli(context: click.Context, debug: bool) -> None:
     """Drive upstream ggml, and see why every op runs where it runs."""
     context.obj = debug
+    context.call_on_close(say_downloads)
     logging.getLogger("ggml_py").addHandler(_WARNINGS)
     if not debug:
         # The error's line already has what ggml said about it; logging would print it again.
@@ -194,7 +195,6 @@ def main() -> None:
     try:
         code = cli.main(prog_name="ggml-py", standalone_mode=False)
         sys.stdout.flush()
-        say_downloads()
         sys.exit(code)
     except click.ClickException as error:
         click.echo(usage_text(error), err=True)

@@ -30,7 +30,6 @@ _NUMBER = "([0-9]{1,18})"
 _RANGE = f"bytes {_NUMBER}-{_NUMBER}/{_NUMBER}"
 _PART = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$")
 
-to_download: dict[str, str] = {}  # files of command lines that were shown, with their addresses
 _NAMES: dict[str, str] = {}  # of temporary files and folders, and of addresses with secrets
 
 Progress = Callable[[int, int], object]
@@ -74,15 +73,17 @@ def named(local: str | Path, name: str | Path) -> Iterator[None]:
         raise
 
 
-def as_given(text: str) -> str:
+def as_given(text: str, to_download: dict[str, str] | None = None) -> str:
     """A message with the names that were given in place of temporary ones. The command line of a
-    program, which reads no address with -m, has the name of the downloaded file."""
+    program, which reads no address with -m, has the name of the downloaded file; its address is
+    added to `to_download`."""
     for local in sorted(_NAMES, key=len, reverse=True):
         if is_address(_NAMES[local]):
             file = shlex.quote(Path(local).name)
             parts = re.split(rf"(?<=-m )'?{re.escape(local)}'?", text)
             text = file.join(parts)
-            to_download.update({file: _NAMES[local]} if parts[1:] else {})
+            if to_download is not None and parts[1:]:
+                to_download[file] = _NAMES[local]
         text = text.replace(local, _NAMES[local])
     return text
 

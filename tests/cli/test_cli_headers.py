@@ -143,6 +143,9 @@ def test_a_verb_that_plans_needs_only_the_header(kind, words, run, folder):
     else:
         with serving(folder) as (address, _handler):
             status, said = run(words, address)
+        at = f"model.gguf is to be downloaded first, from {address}"
+        assert said.count(at) == ("-m model.gguf" in said)
+        assert "downloaded" not in run(words, folder / "head.gguf")[1]
     assert status == 0, said
     if not {"place", "corpus"} & {*words}:
         assert said.splitlines()[0] == whole.splitlines()[0]

@@ -495,13 +495,15 @@ def is_address(source: str) -> bool:
 def as_given(text: str) -> str:
     """A text with addresses in place of the temporary files that their headers are in."""
     remote = sys.modules.get("ggml_py.gguf.remote")
-    return text if remote is None else str(remote.as_given(text))
+    context = click.get_current_context(silent=True)
+    to_download = context.meta.setdefault(as_given.__name__, {}) if context else None
+    return text if remote is None else str(remote.as_given(text, to_download))
 
 
 def say_downloads() -> None:
-    """Says which files of the printed command lines are at an address."""
-    remote = sys.modules.get("ggml_py.gguf.remote")
-    for file, address in remote.to_download.items() if remote is not None else ():
+    """Says which files of the command lines that this verb printed are at an address."""
+    sys.stdout.flush()
+    for file, address in click.get_current_context().meta.get(as_given.__name__, {}).items():
         click.echo(f"{file} is to be downloaded first, from {address}", err=True)
 
 
