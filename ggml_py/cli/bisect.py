@@ -7,6 +7,7 @@ import click
 from .shared.bar import bar
 from .shared.cases import PLAN_OPTIONS, cases_of
 from .shared.model_options import as_json, echo_json
+from .shared.output import say
 from .shared.verb import Verb
 
 _META = "ggml_py.condition"
@@ -88,4 +89,4 @@ def command(
     if as_json:
         echo_json(found.to_dict())
     else:
-        click.echo(str(found))
+        say(str(found))

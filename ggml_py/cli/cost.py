@@ -11,6 +11,7 @@ from ..files.kinds import PLAN
 from ..trace.units import format_rate, format_rates, format_time
 from .shared.measured_run import show_analysis
 from .shared.model_options import IntList, ModelCommand, as_json, echo_json
+from .shared.output import say
 from .shared.predicted import load_machine, machine_option, said_of
 from .shared.source import Source, as_given, check_options, planning_options
 
@@ -172,7 +173,7 @@ def _show_rows(
 
     was = machine.described
     threads = f"{was.n_threads} thread" + "s" * (was.n_threads != 1)
-    click.echo(f"predicted from {path}: {was.processor}, {threads}, ggml {was.ggml}, {was.date}")
+    say(f"predicted from {path}: {was.processor}, {threads}, ggml {was.ggml}, {was.date}")
     click.echo(f"{'test':>16} {'t/s':>10} {'90% between':>22}  bound by")
     for row in rows:
         between = format_rates(row.tokens_per_second_interval)
@@ -181,10 +182,10 @@ def _show_rows(
             rate, between = "?", f"{row.unmeasured:.0%} of the work not measured"
         click.echo(f"{row.test:>16} {rate:>10} {between:>22}  {row.bound}")
     if unknown := dict.fromkeys(kind for row in rows for kind in row.not_measured):
-        click.echo(f"not measured, so it is slower than that: {', '.join(unknown)}")
+        say(f"not measured, so it is slower than that: {', '.join(unknown)}")
     assumed = dict.fromkeys(one for row in rows for one in row.assumed)
     for sentence in (*assumed, *said):
-        click.echo(sentence)
+        say(sentence)
     if line is not None:
         click.echo(f"to verify: {line}")
 
@@ -193,7 +194,7 @@ def _show_plan(cost: Cost, as_json: bool) -> None:
     if as_json:
         echo_json(cost.to_dict())
         return
-    click.echo(cost.headline())
+    say(cost.headline())
     for split in cost.splits if len(cost.splits) > 1 else ():
         click.echo(
             f"split #{split.index} on {split.backend}: {format_time(split.seconds)}, {split.bound}"
@@ -205,4 +206,4 @@ def _show_plan(cost: Cost, as_json: bool) -> None:
         ms = "?" if node.seconds is None else f"{node.seconds * 1e3:.3f}"
         click.echo(f"{node.id:6} {ms:>9}  {node.bound:9} {tensor.op:16} {tensor.name}")
     for sentence in said_of(cost):
-        click.echo(sentence)
+        say(sentence)

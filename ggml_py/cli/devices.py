@@ -38,11 +38,9 @@ def command(as_json: bool) -> None:
             {"build": BUILD["key"], "ggml_version": version, "devices": rows, "absent": absent}
         )
         return
-    from rich.table import Table
+    from ..export.console import new_console, new_table, say
 
-    from ..export.to_terminal import new_console
-
-    table = Table("name", "type", "description", "backend", "memory free / total")
+    table = new_table("name", "type", "description", "backend", ">memory free / total")
     for row in rows:
         free, total = row["memory_free"], row["memory_total"]
         memory = f"{format_bytes(free)} / {format_bytes(total)}" if total else "shares the host's"
@@ -50,5 +48,5 @@ def command(as_json: bool) -> None:
     console = new_console()
     console.print(table)
     for name, reason in absent.items():
-        console.print(f"{name}: {reason}", highlight=False, soft_wrap=True, markup=False)
-    console.print(f"ggml {BUILD['ggml_version']}, build {BUILD['key']}", highlight=False)
+        say(f"{name}: {reason}", console=console)
+    say(f"ggml {BUILD['ggml_version']}, build {BUILD['key']}", console=console)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from .shared.model_options import ModelCommand, as_json, echo_json
+from .shared.output import say
 from .shared.predicted import Predictions, machine_option
 from .shared.source import Source, plans_of, source_options
 
@@ -60,7 +61,7 @@ def command(
 
         show_diff(diff, limit=None if verbose else 20)
         if said := predictions.change(before, after):
-            click.echo(said)
+            say(said)
     click.get_current_context().exit(int(bool(diff)))
 
 

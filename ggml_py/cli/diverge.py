@@ -9,7 +9,7 @@ import click
 
 from .shared.bar import bar
 from .shared.model_options import ModelCommand, as_json, echo_json, model_options, read_model
-from .shared.output import check_target
+from .shared.output import check_target, say
 
 _META = "ggml_py.words"
 
@@ -103,7 +103,7 @@ def command(
     if as_json:
         echo_json(found.to_dict())
     else:
-        click.echo(str(found))
+        say(str(found))
     if case is not None and node is not None:
         if not node.case:
             raise ValueError(f"{case} is not written: {node.name}: {node.why_no_case}")

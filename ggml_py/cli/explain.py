@@ -8,6 +8,7 @@ from .shared.measured_run import analyze as show_misses
 from .shared.measured_run import analyze_option
 from .shared.model_options import ModelCommand, as_json, echo_json
 from .shared.named_tensor import get_tensor
+from .shared.output import say
 from .shared.predicted import machine_option
 from .shared.source import Source, source_options
 
@@ -55,4 +56,4 @@ def command(
     if as_json:
         echo_json(explanation.to_dict())
     else:
-        click.echo(str(explanation))
+        say(str(explanation))

@@ -13,7 +13,7 @@ from ..trace.planned import format_bytes
 from .shared.bar import bar
 from .shared.model_options import ModelCommand, SourceOption, as_json, echo_json, given_options
 from .shared.model_setup import ModelSetup
-from .shared.output import check_target
+from .shared.output import check_target, say
 from .shared.source import Source, check_options, source_options
 
 if TYPE_CHECKING:
@@ -108,12 +108,15 @@ def command(
     if as_json:
         echo_json(_data(plan, room, moves))
     else:
-        from ..export.memory_text import show, show_changes
+        from ..export.memory_text import show_buffers, show_changes, show_devices
 
-        show(plan.memory, at_peak, verbose, room.free)
+        for line in room.said:
+            say(line)
+        show_devices(plan.memory, room.free)
+        show_changes(room.reserve_said, room.tried, moves, room.lacking)
+        show_buffers(plan.memory, at_peak, verbose)
         for note in notes:
-            click.echo(note)
-        show_changes(room.said, room.reserve_said, room.tried, moves, room.lacking)
+            say(note)
     if html is not None:
         from ..export.memory_page import page
         from ..files.writing import write_whole
@@ -155,7 +158,7 @@ class Room(NamedTuple):
     def said(self) -> list[str]:
         """Sentences about missing memory, unknown memory, and devices with little left."""
         used = self.used or {}
-        lines = [one.verdict for one in self.shortfalls]
+        lines = [one.verdict for one in self.shortfalls] or ["it fits"] * bool(self.fits)
         lines += [
             f"{device} does not say how much memory it has: whether {used.get(device, 0):,} bytes "
             "fit is not known"

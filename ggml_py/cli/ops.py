@@ -8,6 +8,7 @@ import click
 
 from .shared.bar import bar
 from .shared.model_options import as_json, echo_json
+from .shared.output import say
 from .shared.source import Source, SourceType
 from .shared.verb import Verb
 
@@ -96,6 +97,6 @@ def command(
     if as_json:
         echo_json(result.to_dict())
     else:
-        click.echo(str(result))
+        say(str(result))
     wrong = bool(result) if isinstance(result, OpResultsDiff) else not result
     click.get_current_context().exit(int(wrong))

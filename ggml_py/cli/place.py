@@ -10,6 +10,7 @@ from click.core import ParameterSource
 from ..trace.units import format_rate
 from .shared.bar import bar
 from .shared.model_options import ModelCommand, as_json, echo_json
+from .shared.output import say
 from .shared.predicted import load_machine
 from .shared.source import Source, as_given, check_options, planning_options
 
@@ -175,9 +176,9 @@ def _measured(
 
 
 def _show(found: Placed) -> None:
-    click.echo(found.verdict.text)
+    say(found.verdict.text)
     if found.verdict.reason:
-        click.echo(f"why: {found.verdict.reason}")
+        say(f"why: {found.verdict.reason}")
     click.echo()
     rows = [("given", found.given)]
     if found.fit is not None:
@@ -194,17 +195,18 @@ def _show(found: Placed) -> None:
         rates = ", ".join(f"{name} {rate:.1f} t/s" for name, rate in one.rows.items())
         click.echo(f"measured   {rates}: {one.way.flags}")
     click.echo()
-    for device, size in found.chosen.used.items():
-        click.echo(f"memory on {device}: {size / 2**20:.0f} MiB")
-    click.echo(f"kept free on each device: {found.reserve / 2**20:.0f} MiB")
-    ended = f"; ended early: {found.ended}" if found.ended else ""
-    click.echo(f"tried {found.n_tried} ways with {found.n_plans} plans{ended}")
-    for sentence in (*_assumed(found), *(f"doubt: {doubt}" for doubt in found.doubts)):
-        click.echo(sentence)
     if line := found.server_line():
         click.echo(f"to run: {as_given(line)}")
     for line in found.bench_lines():
         click.echo(f"to verify: {as_given(line)}")
+    click.echo()
+    for device, size in found.chosen.used.items():
+        click.echo(f"memory on {device}: {size / 2**20:.0f} MiB")
+    click.echo(f"kept free on each device: {found.reserve / 2**20:.0f} MiB")
+    ended = f"; ended early: {found.ended}" if found.ended else ""
+    say(f"tried {found.n_tried} ways with {found.n_plans} plans{ended}")
+    for sentence in (*_assumed(found), *(f"doubt: {doubt}" for doubt in found.doubts)):
+        say(sentence)
 
 
 def _rates(way: Way, phase: str) -> str:

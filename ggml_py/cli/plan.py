@@ -11,7 +11,7 @@ from ..trace.answers.passes import PASS_NAMES, check_has_passes, has_leaf_passes
 from .shared.measured_run import analyze as show_misses
 from .shared.measured_run import analyze_option
 from .shared.model_options import ModelCommand, as_json, echo_json
-from .shared.output import check_output, save
+from .shared.output import check_output, save, say
 from .shared.predicted import Predictions, machine_option
 from .shared.remedies import Remedies
 from .shared.source import Source, source_options
@@ -126,20 +126,20 @@ def command(
     if changes:
         click.echo(f"What if {', '.join(c.text for c in changes)}:")
         show_diff(before.diff(plan), limit=None if verbose else 20)
-        click.echo(plan.promise.text)
+        say(plan.promise.text)
         said = predictions.change(before, plan)
     else:
         said = predictions.of(plan)
+        shown = verbose or "advice" in parts or not (parts or output)
+        if shown and (lacks := _lacks(predictions)):
+            say("\n".join(one.verdict for one in lacks))
+            click.echo("`ggml-py memory` with the same options looks for changes that make it fit")
         if verbose or not (parts or output):
             show(plan, verbose, *_answer(plan, predictions))
             if plan.provenance.known and not model.is_model:
-                click.echo(f"made with {plan.provenance.text}")
-        shown = verbose or "advice" in parts or not (parts or output)
-        if shown and (lacks := _lacks(predictions)):
-            click.echo("\n".join(one.verdict for one in lacks))
-            click.echo("`ggml-py memory` with the same options looks for changes that make it fit")
+                say(f"made with {plan.provenance.text}")
     if said:
-        click.echo(said)
+        say(said)
     for name in parts:
         PARTS[name].show(plan, predictions)
 
@@ -200,7 +200,7 @@ def _show_passes(plan: Plan) -> None:
 
 def _show_steps(plan: Plan) -> None:
     for step in plan.steps:
-        click.echo(str(step))
+        say(str(step))
 
 
 def _order(plan: Plan) -> list[dict[str, Any]]:
@@ -239,7 +239,7 @@ def _cpu(plan: Plan) -> list[dict[str, Any]]:
 
 def _show_cpu(plan: Plan) -> None:
     if not plan.on_cpu:
-        click.echo(_no_cpu(plan))
+        say(_no_cpu(plan))
         return
     click.echo(f"{'node':>5} {'op':16} {'name':28} {'threads':>7} {'work':>9}  kernel")
     for node in plan.nodes:
@@ -270,7 +270,7 @@ def _advice(plan: Plan, predictions: Predictions) -> list[dict[str, Any]]:
 def _show_advice(plan: Plan, predictions: Predictions) -> None:
     findings = predictions.advice(plan)
     for finding in findings:
-        click.echo(str(finding))
+        say(str(finding))
     if not findings:
         click.echo("nothing to advise")
 

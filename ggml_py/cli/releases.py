@@ -33,11 +33,9 @@ def command(as_json: bool) -> None:
 
 
 def _show(rows: Sequence[ReleaseRow]) -> None:
-    from rich.table import Table
+    from ..export.console import new_console, new_table
 
-    from ..export.to_terminal import new_console
-
-    table = Table("release", "build", "package", "built here", "rules that it changed")
+    table = new_table("release", "build", "package", "built here", "rules that it changed")
     for row in rows:
         built = "\n".join(_built(one) for one in row.here) or "no"
         number = f"b{row.build}" if row.build else "?"

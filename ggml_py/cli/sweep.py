@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from .shared.model_options import IntList, ModelCommand, as_json, echo_json
+from .shared.output import say
 from .shared.predicted import load_machine, machine_option, said_of
 from .shared.source import Source, check_options, planning_options
 
@@ -87,4 +88,4 @@ def _show(found: Sweep, said: Iterable[str], as_json: bool) -> None:
 
         show_sweep(found)
         for sentence in said:
-            click.echo(sentence)
+            say(sentence)

@@ -9,7 +9,7 @@ import click
 from ..trace.names import counted
 from .shared.decode_table import as_data, lines
 from .shared.model_options import ModelCommand, as_json, echo_json, model_options, read_model
-from .shared.output import check_output, save
+from .shared.output import check_output, save, say
 
 
 @click.command("trace", cls=ModelCommand, short_help="Run MODEL and show what took the time.")
@@ -72,9 +72,9 @@ def command(
     if as_json:
         echo_json({**run.summary().as_dict(), "decodes": as_data(decodes)})
     else:
-        click.echo(str(run.summary()))
+        say(str(run.summary()))
         for line in lines(decodes):
-            click.echo(line)
+            say(line)
         if output is not None:
             events, plans = counted(len(run.events), "event"), counted(len(run.plans), "plan")
             click.echo(f"{output}: {events}, {plans}", err=True)

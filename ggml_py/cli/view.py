@@ -12,7 +12,7 @@ import click
 from ..files.kinds import RECORD, RUN
 from ..trace.names import counted
 from .shared.model_options import SAVED, SourceOption, as_json, echo_json
-from .shared.output import check_output, check_target, save
+from .shared.output import check_output, check_target, save, say
 from .shared.predicted import load_machine, machine_option, said_of
 from .shared.records import choice_options, table, to_dict
 from .shared.source import Source, SourceType, check_options, plans_of, with_sources
@@ -135,11 +135,11 @@ def command(
         from ..run import Run
 
         if isinstance(source, Run):
-            click.echo(str(source.summary()))
+            say(str(source.summary()))
         elif compared is None:
             show(source)
             if source.provenance.known:
-                click.echo(f"made with {source.provenance.text}")
+                say(f"made with {source.provenance.text}")
         else:
             show_diff(source.diff(compared))
 

@@ -16,6 +16,7 @@ from .shared.flag_names import with_flags
 from .shared.model_options import ModelCommand, as_json, echo_json
 from .shared.model_setup import setup_of
 from .shared.named_tensor import get_tensor
+from .shared.output import say
 from .shared.source import Source, source_options
 
 if TYPE_CHECKING:
@@ -83,11 +84,11 @@ def command(model: Source, node: str, backend: str, ask: str | None, as_json: bo
         }
         echo_json({**answer.to_dict(), **more})
         return
-    click.echo(str(answer))
+    say(str(answer))
     if decision is not None:  # its truth is its answer
-        click.echo(f"  its profile says {decision.text}")
+        say(f"  its profile says {decision.text}")
     if not_asked:
-        click.echo(f"  what it would support instead: {not_asked}")
+        say(f"  what it would support instead: {not_asked}")
     if changes:
         click.echo("To see everything that a change affects, run ggml-py plan ... with")
     for texts in changes:

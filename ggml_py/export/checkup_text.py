@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterator
 
 from ..advice.checkup import Checkup, Setback
 from ..files.foreign import fenced, markdown
+from .wrapping import wrapped
 
 MOST = 20  # lines
 _WIDTH = 80
@@ -78,11 +78,3 @@ def markdown_of(found: Checkup) -> str:
     if found.command:
         rows += ["", *fenced(found.command, "sh")]
     return "\n".join(rows)
-
-
-def wrapped(text: str, first: str = "") -> list[str]:
-    """The text in lines of 80 columns, `first` in front of it and as many blanks before others."""
-    return textwrap.wrap(
-        text, _WIDTH, initial_indent=first, subsequent_indent=" " * len(first),
-        break_long_words=False, break_on_hyphens=False,
-    )  # fmt: skip

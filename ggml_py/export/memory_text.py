@@ -12,7 +12,7 @@ from ..memory import ComputeBuffer, MemoryBlock, PlanMemory
 from ..memory.node_moves import NodeMove
 from ..trace.names import counted
 from ..trace.planned import format_bytes
-from .to_terminal import new_console, plain_table
+from .console import new_console, new_table, say
 
 
 class SavingChange(Protocol):
@@ -43,50 +43,54 @@ def mib(n: int | None) -> str:
     return "?" if n is None else f"{n / 2**20:.2f}"
 
 
-def show(
+def show_devices(
     memory: PlanMemory,
-    at_peak: bool = False,
-    every: bool = False,
     free: Mapping[str, tuple[int, int]] | None = None,
     console: Console | None = None,
 ) -> None:
     """Prints the sizes of a model's buffers by device, beside each device's `free` and total
-    memory, then each compute buffer: its peak, and what is alive then. With `at_peak` that is every
-    tensor; with `every` each tensor's place and lifetime follow."""
+    memory."""
     console = console or new_console()
     if memory.breakdown:
         console.print(_breakdown(memory, free or {}))
     if memory.unknown:
-        _print(console, f"the compute buffers are not known: {memory.unknown}")
+        say(f"the compute buffers are not known: {memory.unknown}", console=console)
+
+
+def show_buffers(
+    memory: PlanMemory, at_peak: bool = False, every: bool = False, console: Console | None = None
+) -> None:
+    """Prints each compute buffer: its peak, and what is alive then. With `at_peak` that is every
+    tensor; with `every` each tensor's place and lifetime follow. Then what the graph uses of other
+    buffers."""
+    console = console or new_console()
     for buffer in memory.buffers:
         if buffer.size:
             _buffer(console, memory, buffer, at_peak, every)
     for held in memory.held:
         largest = ", ".join(f"{t.name} {format_bytes(t.nbytes)}" for t in held.tensors[:3])
-        _print(
-            console,
+        say(
             f"{held.buft}, {held.what}: {counted(len(held.tensors), 'tensor')} that the graph "
             f"uses, {format_bytes(held.nbytes)}; the largest: {largest}",
+            console=console,
         )
     if memory.note:
-        _print(console, memory.note)
+        say(memory.note, console=console)
     sizes = {b.name: b.size for b in memory.buffers}
     # The compute buffer of several devices with split mode "tensor", of which each has all.
     whole = next((size for name, size in sizes.items() if name.startswith("Meta(")), 0)
     if any((row.compute or 0) > sizes.get(row.buft, whole) for row in memory.breakdown):
-        _print(
-            console,
+        say(
             "the table has what llama.cpp allocates: each compute buffer of the largest graph that "
             "it reserves memory for, which is not this one",
+            console=console,
         )
 
 
 def _breakdown(memory: PlanMemory, free: Mapping[str, tuple[int, int]]) -> Table:
     """A row per buffer type, and per device its sum beside its memory."""
-    table = plain_table()
-    table.add_column("memory (MiB)")
-    for column in ("weights", "cache", "compute", "outputs", "together", "free", "total"):
-        table.add_column(column, justify="right")
+    names = ("weights", "cache", "compute", "outputs", "together", "free", "total")
+    table = new_table("memory (MiB)", *(f">{name}" for name in names))
     for device in dict.fromkeys(row.device for row in memory.breakdown):
         rows = [row for row in memory.breakdown if row.device == device]
         columns = zip(*((r.weights, r.cache, r.compute or 0, r.outputs) for r in rows), strict=True)
@@ -104,32 +108,28 @@ def _buffer(
 ) -> None:
     alive = buffer.alive(buffer.peak_step)
     console.print()
-    _print(
-        console,
+    say(
         f"{buffer.name} compute buffer, {format_bytes(buffer.size)}"
         + (f" in {len(buffer.chunk_sizes)} chunks" if len(buffer.chunk_sizes) > 1 else "")
         + f": at most {format_bytes(buffer.peak)} alive, at step {buffer.peak_step} of "
         f"{len(memory.steps)} ({memory.what(buffer.peak_step)}); "
         f"{format_bytes(buffer.fragmented)} lost between tensors, {format_bytes(buffer.padding)} "
         f"to the alignment of {buffer.alignment}",
+        console=console,
     )
-    _print(console, f"  alive: {curve(buffer.live, buffer.size)}")
+    console.print(f"  alive: {curve(buffer.live, buffer.size)}", soft_wrap=True)
     shown = alive if at_peak else alive[:_SHOWN]
     console.print(_blocks(memory, shown, "alive at the peak"))
     if len(alive) > len(shown):
         rest = sum(block.padded for block in alive[len(shown) :])
         n = counted(len(alive) - len(shown), "other tensor")
-        _print(console, f"  and {n}, {format_bytes(rest)} (--at-peak shows them)")
+        say(f"and {n}, {format_bytes(rest)} (--at-peak shows them)", "  ", console)
     if every:
         console.print(_blocks(memory, buffer.blocks, "every tensor, in the order of places given"))
 
 
 def _blocks(memory: PlanMemory, blocks: tuple[MemoryBlock, ...], title: str) -> Table:
-    table = plain_table()
-    table.add_column(f"  {title}", no_wrap=True)
-    for column in ("bytes", "offset", "steps"):
-        table.add_column(column, justify="right", no_wrap=True)
-    table.add_column("", no_wrap=True)
+    table = new_table(f"  {title}", ">bytes", ">offset", ">steps", "")
     for block in blocks:
         t = memory.plan.tensor(block.tensor)
         steps = f"{block.first}–{block.last}" if not block.kept else f"{block.first}– end"
@@ -145,27 +145,22 @@ def _blocks(memory: PlanMemory, blocks: tuple[MemoryBlock, ...], title: str) -> 
 
 
 def show_changes(
-    said: Sequence[str] = (),
     reserve: str = "",
     tried: Sequence[SavingChange] | None = None,
     moves: Sequence[NodeMove] = (),
     lacks: Collection[str] = (),
     console: Console | None = None,
 ) -> None:
-    """Prints the sentences `said` about memory, then changes. With devices that lack memory
+    """Prints changes. With devices that lack memory
     (`lacks`) they make the model fit and keep the `reserve`, otherwise they lower its memory.
     `tried` is None without a search."""
     console = console or new_console()
-    for line in said:
-        _print(console, line)
     kept = f", {reserve}" * bool(reserve)
     if lacks and tried is not None and not tried:
-        _print(console, f"no change of a single option makes it fit{kept}")
+        say(f"no change of a single option makes it fit{kept}", console=console)
     if tried or moves:
-        table = plain_table()
         title = "the smallest changes that make it fit" if lacks else "what would lower it"
-        table.add_column(title, no_wrap=True)
-        table.add_column(kept.removeprefix(", ") if lacks else "", no_wrap=True)
+        table = new_table(title, kept.removeprefix(", ") if lacks else "")
         for one in tried or ():
             left = _left({name: n for name, n in one.left.items() if name in lacks})
             table.add_row(f"  {one.text}", _savings(one.saved) + left)
@@ -206,7 +201,3 @@ def curve(values: tuple[int, ...], whole: int, width: int = _WIDTH) -> str:
     ]
     top = len(_LEVELS) - 1
     return "".join(_LEVELS[max(0, min(top, -(-max(part) * top // whole)))] for part in parts)
-
-
-def _print(console: Console, line: str) -> None:
-    console.print(line, markup=False, highlight=False, soft_wrap=True)

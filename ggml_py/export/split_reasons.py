@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 
 from ..trace.answers.remedy import Remedy
 from ..trace.answers.why_splits import SplitGroup, SplitReason, WhySplits
 from ..trace.names import counted
 from ..trace.planned import Planned, format_bytes
+from .wrapping import wrapped
 
 _MOST = 3  # reasons shown
 _OPS = 3  # ops shown of one reason
@@ -23,14 +23,14 @@ def lines(plan: Planned, why: WhySplits, remedy: Remedy | None, width: int) -> I
         yield f"why {counted(plan.n_splits, 'split')}{part} and not one on {why.main}"
     groups = _by_rule(why.reasons)
     for reasons in groups[:_MOST]:
-        yield from _wrapped(_head(reasons, plan.capture.is_partial), width, "  ", "    ")
+        yield from wrapped(_head(reasons, plan.capture.is_partial), "  ", width, "    ")
         costliest = max(reasons, key=lambda reason: reason.bytes + reason.copy_bytes)
-        yield from _wrapped(costliest.text, width, "    ", "    ")
+        yield from wrapped(costliest.text, "    ", width)
     if groups[_MOST:]:
         ops = _ops(reason for reasons in groups[_MOST:] for reason in reasons)
-        yield from _wrapped(f"… {counted(len(groups) - _MOST, 'more reason')}: {ops}", width, "  ")
+        yield from wrapped(f"… {counted(len(groups) - _MOST, 'more reason')}: {ops}", "  ", width)
     if remedy is not None:
-        yield from _wrapped(f"remedy: {remedy}", width)
+        yield from wrapped(f"remedy: {remedy}", "", width, "  ")
 
 
 def _by_rule(reasons: Iterable[SplitReason]) -> list[list[SplitReason]]:
@@ -70,10 +70,3 @@ def numbers(group: SplitGroup) -> str:
     """ "#2–#96: 48 ×", or "#1" for a single split."""
     first, last = group.splits[0], group.splits[-1]
     return f"#{first}–#{last}: {len(group.splits)} ×" if first != last else f"#{first}"
-
-
-def _wrapped(text: str, width: int, first: str = "", others: str = "  ") -> list[str]:
-    return textwrap.wrap(
-        text, width, initial_indent=first, subsequent_indent=others,
-        break_long_words=False, break_on_hyphens=False,
-    )  # fmt: skip

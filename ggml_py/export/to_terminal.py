@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -19,38 +17,15 @@ from ..trace.answers.why_splits import WhySplits, why_splits
 from ..trace.expert_cache import expert_cache
 from ..trace.names import counted
 from ..trace.planned import Planned, PlanTensor, Split, SplitInput, format_bytes
+from .console import new_console, new_table, say
 from .passes_by_layer import lines as passes_by_layer
 from .snapshot_plan import unknown
 from .split_reasons import lines as why_lines
 from .split_reasons import numbers, short_ops
+from .wrapping import MANY
 
-_ANY_WIDTH = 100_000
 _GROUPS = 5  # rows of groups of splits; if there are more, the last row is for all others
 _COLOURS = ("green", "cyan", "magenta", "yellow", "blue", "red")
-
-
-class _Console(Console):
-    """Shows text as it is: brackets are no markup, colons no emoji, escapes do nothing."""
-
-    def __init__(self) -> None:
-        super().__init__(markup=False, emoji=False, highlight=False)
-
-    def render_str(self, text: str, **settings: Any) -> Text:
-        """Like rich's, which renders all texts."""
-        return super().render_str(visible(text), **settings)
-
-    def on_broken_pipe(self) -> None:
-        """Raises the exception again: rich would end the process with status 1."""
-        raise
-
-
-def new_console() -> Console:
-    """A console as wide as the terminal. In a pipe or a file nothing is wrapped or cut, so grep
-    finds whole names, unless COLUMNS sets a width."""
-    console = _Console()
-    if not console.is_terminal and not console.is_jupyter and "COLUMNS" not in os.environ:
-        console.width = _ANY_WIDTH
-    return console
 
 
 def show(
@@ -67,33 +42,34 @@ def show(
     if why is None:
         why = why_splits(plan)
         remedy = remedy_of(plan, why)
-    console.print(headline(plan), style="bold", soft_wrap=True)
+    say(headline(plan), console=console, style="bold")
     console.print(devices_table(plan))
     if nodes and plan.breakdown:
         console.print(memory_table(plan))
     console.print(splits_table(plan) if nodes else groups_table(plan, why))
     for line in why_lines(plan, why, remedy, console.width):
-        _print(console, line)
+        console.print(line, soft_wrap=True)
     for cache in expert_cache(plan):
-        _print(console, str(cache))
+        say(str(cache), console=console)
     for choice in plan.choices:
-        _print(console, str(choice))
+        say(str(choice), console=console)
         for flip in choice.flips:
-            _print(console, f"  > {flip}")
+            say(flip, "  > ", console)
     if nodes:
-        console.print(nodes_table(plan))
+        console.print(nodes_table(plan, console.width))
     if plan.promise.text:
-        console.print(plan.promise.text, soft_wrap=True)
+        say(plan.promise.text, console=console)
     for sentence in unknown(plan):
-        console.print(f"not known: {sentence}", style="dim", soft_wrap=True)
+        say(f"not known: {sentence}", console=console, style="dim")
 
 
 def show_diff(diff: Diff, limit: int | None = 20, console: Console | None = None) -> None:
     """Prints what differs, a table for each kind of difference (the first `limit` rows)."""
     console = console or new_console()
-    console.print(diff.headline(), style="bold", soft_wrap=True)
+    say(diff.headline(), console=console, style="bold")
     for title, rows in diff.sections():
-        table = Table(title=title, title_justify="left", show_header=False)
+        table = new_table("", "", title=title)
+        table.show_header = False
         for row in rows[:limit]:
             what, separator, how = row.partition(": ")
             table.add_row(what, how if separator else "")
@@ -104,10 +80,7 @@ def show_diff(diff: Diff, limit: int | None = 20, console: Console | None = None
 
 def memory_table(plan: Planned) -> Table:
     """MiB of the context's buffers by type, as llama.cpp's log has them."""
-    table = plain_table()
-    table.add_column("memory (MiB)")
-    for column in ("weights", "cache", "compute"):
-        table.add_column(column, justify="right")
+    table = new_table("memory (MiB)", ">weights", ">cache", ">compute")
     for row in plan.breakdown:
         sizes = (row.weights, row.cache, row.compute)
         table.add_row(row.buft, *("?" if n is None else f"{n / 2**20:.2f}" for n in sizes))
@@ -116,10 +89,7 @@ def memory_table(plan: Planned) -> Table:
 
 def devices_table(plan: Planned) -> Table:
     """A row per backend: its share of nodes, FLOPs, bytes read and written, and weights."""
-    table = plain_table()
-    table.add_column("backend")
-    for column in ("nodes", "FLOPs", "read and written", "weights held"):
-        table.add_column(column, justify="right")
+    table = new_table("backend", ">nodes", ">FLOPs", ">read and written", ">weights held")
     parts = shares(plan)
     if parts is None:
         for name, n in plan.nodes_per_backend().items():
@@ -139,19 +109,12 @@ def show_passes(plan: Planned, console: Console | None = None) -> None:
     """Prints the assignment after each pass, by layer, in pieces that fit the terminal."""
     console = console or new_console()
     for line in passes_by_layer(plan, console.width if console.is_terminal else None):
-        _print(console, line)
-
-
-def _print(console: Console, line: str) -> None:
-    console.print(line, soft_wrap=True)
+        console.print(line, soft_wrap=True)
 
 
 def groups_table(plan: Planned, why: WhySplits) -> Table:
     """A row per group of equal splits. If there are many groups: those with the most splits."""
-    table = plain_table()
-    for column in ("splits", "backend", "ops"):
-        table.add_column(column, no_wrap=column != "ops")
-    table.add_column("copied in", justify="right", no_wrap=True)
+    table = new_table("splits", "backend", "ops", ">copied in")
     n_shown = _GROUPS - (len(why.groups) > _GROUPS)
     most = sorted(why.groups, key=lambda g: (-len(g.splits), -g.copy_bytes))[:n_shown]
     for group in why.groups:
@@ -167,19 +130,10 @@ def groups_table(plan: Planned, why: WhySplits) -> Table:
     return table
 
 
-def plain_table() -> Table:
-    return Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-
-
 def splits_table(plan: Planned) -> Table:
     """A row per split: backend, nodes, and what is copied in."""
-    table = Table(title="splits", title_justify="left")
-    table.add_column("#", justify="right")
-    table.add_column("backend")
-    table.add_column("nodes", justify="right")
-    table.add_column("ops")
-    table.add_column("first node")
-    table.add_column("copied in", justify="right")
+    columns = (">#", "backend", ">nodes", "ops", "first node", "copied in")
+    table = new_table(*columns, title="splits")
     first = plan.capture.first_node
     for split in plan.splits:
         table.add_row(
@@ -193,11 +147,12 @@ def splits_table(plan: Planned) -> Table:
     return table
 
 
-def nodes_table(plan: Planned) -> Table:
-    """A row per computed node: where it is, and why."""
-    table = Table(title="computed nodes", title_justify="left")
-    for column in ("#", "name", "op", "type", "ne", "backend", "cause", "why"):
-        table.add_column(column, justify="right" if column == "#" else "left")
+def nodes_table(plan: Planned, width: int = MANY) -> Table:
+    """A row per computed node: where it is, and why, in one line of a terminal's width."""
+    columns = (">#", "name", "op", "type", "ne", "backend", "cause", "why")
+    table = new_table(*columns, title="computed nodes")
+    table.expand, why = width < MANY, table.columns[-1]
+    why.no_wrap, why.overflow, why.ratio = True, "ellipsis", 1  # `explain` has what is cut
     for node in plan.nodes:
         if node.is_computed:
             cause = node.cause
@@ -240,28 +195,31 @@ def _inputs(split: Split) -> str:
 
 
 def show_sweep(sweep: Sweep, console: Console | None = None) -> None:
-    """Prints the table of plans over shapes, then where and why the plan changes."""
+    """Prints where the plan changes, the table of plans over shapes, and why it changes."""
     console = console or new_console()
-    console.print(sweep_table(sweep))
+    changes = []
     for threshold, places in sweep.grouped():
         where = " or ".join(filter(None, map(describe, places)))
-        headline = threshold.headline() + (f", at {where}" if where else "")
-        console.print(headline, style="bold", soft_wrap=True)
+        changes.append((threshold, threshold.headline() + (f", at {where}" if where else "")))
+    for _threshold, line in changes:
+        say(line, console=console, style="bold")
+    if not changes:
+        say("the plan is the same everywhere", console=console, style="bold")
+    console.print(sweep_table(sweep))
+    for threshold, line in changes:
+        say(line.partition(":")[0] if len(changes) > 1 else "why", console=console)
         for row in moved_rows(threshold):
-            console.print(f"  {row}", soft_wrap=True)
-    if not sweep.thresholds:
-        console.print("the plan is the same everywhere", style="bold")
+            say(row, "  ", console)
 
 
 def sweep_table(sweep: Sweep) -> Table:
     """A row per shape: splits, copies, bytes, nodes on each backend."""
-    table = Table(title="plans", title_justify="left")
     planned = [p.totals for p in sweep.points if p.totals is not None]
     backends = list(dict.fromkeys(b for n in planned for b in n.nodes_per_backend))
     timed = any(point.time for point in sweep.points)
     predicted = ["predicted"] * timed
-    for column in (*sweep.axes, "splits", "copies", "copied", *backends, *predicted):
-        table.add_column(column, justify="right")
+    columns = (*sweep.axes, "splits", "copies", "copied", *backends, *predicted)
+    table = new_table(*(f">{column}" for column in columns))
     for point in sweep.points:
         row, n = [str(value) for value in point.shape.values()], point.totals
         if n is not None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from .model_options import echo_json
+from .output import say
 from .predicted import load_machine, said_of
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def show_analysis(run: Run, machine: Machine, as_json: bool, node: str | None = 
         data = found.to_dict()
         echo_json({**data, "nodes": [n for n in data["nodes"] if n["id"] in {m.id for m in nodes}]})
         return
-    click.echo(f"predicted {found.cost.headline()}")
+    say(f"predicted {found.cost.headline()}")
     if found.seconds is not None:
         click.echo(f"measured {found.seconds * 1e3:.3f} ms, the median of {found.n_computes}")
         click.echo("nodes have no times of their own: record with --per-op")
@@ -69,7 +70,7 @@ def show_analysis(run: Run, machine: Machine, as_json: bool, node: str | None = 
             f"{one.id:6} {ms[0]:>10} {ms[1]:>10} {ms[2]:>10}  {tensor.op:16} {tensor.name}{mark}"
         )
     for sentence in said_of(found.cost):
-        click.echo(sentence)
+        say(sentence)
 
 
 def _ms(seconds: float | None) -> str:

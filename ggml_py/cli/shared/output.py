@@ -1,4 +1,4 @@
-"""Files that verbs write plans to."""
+"""What verbs print, and the files that they write plans to."""
 
 from __future__ import annotations
 
@@ -7,12 +7,19 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ...export.wrapping import told
 from ...files.writing import whole_file
 
 if TYPE_CHECKING:
     from ...cost import Machine
     from ...plan import Plan
     from ...run import Run
+
+
+def say(text: str) -> None:
+    """Prints sentences, wrapped to the terminal. A command line is printed by click.echo: a line
+    that was broken cannot be copied."""
+    click.echo(told(text))
 
 
 class _NotWrittenError(Exception):

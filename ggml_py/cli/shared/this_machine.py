@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ...export.checkup_text import wrapped
+from ...export.wrapping import wrapped
 from ...files.foreign import markdown
 from ...trace.names import counted
 from ...trace.planned import format_bytes

@@ -188,7 +188,7 @@ def test_tables(plans):
     out = io.StringIO()
     show_diff(plans["mlp"].diff(plans["views"]), 2, Console(file=out, width=100))
     text = out.getvalue()
-    assert "3 nodes only before, 11 only after" in text and "│ …" in text
+    assert "3 nodes only before, 11 only after" in text and "\n… " in text
     assert "#0 on BLAS from h (MUL_MAT) " in text
 
 

@@ -191,13 +191,13 @@ def test_it_is_shown_in_a_terminal(factory):
     console = Console(width=120, file=io.StringIO())
     to_terminal.show_sweep(found, console)
     lines = console.file.getvalue().splitlines()
-    assert [line.split()[1:-1] for line in lines if line[:1] == "│"] == [
-        ["1", "│", "1", "│", "1", "│", "256", "B", "│", "4", "│", "0"],
-        ["1000", "│", "3", "│", "3", "│", "750.0", "KiB", "│", "3", "│", "1"],
-        ["2000", "│", "│", "│", "│", "│"],
+    assert lines[0].startswith("n 100 → 101: 1 node moves, splits 1 → 3")
+    assert [line.split() for line in lines[2:5]] == [
+        ["1", "1", "1", "256", "B", "4", "0"],
+        ["1000", "3", "3", "750.0", "KiB", "3", "1"],
+        ["2000"],
     ]
-    assert any(line.startswith("n 100 → 101: 1 node moves, splits 1 → 3") for line in lines)
-    assert any(line.startswith("  wide, RELU gpu0 → CPU: gpu0 does not") for line in lines)
+    assert lines[6].startswith("  wide, RELU gpu0 → CPU: gpu0 does not")
     to_terminal.show_sweep(sweep(build, n=1), console)
     assert "the plan is the same everywhere" in console.file.getvalue()
 
