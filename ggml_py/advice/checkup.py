@@ -173,9 +173,11 @@ def checkup(
     best: Remedy | None = None,
     is_late: bool = False,
     more: Sequence[str] = (),
+    is_tried: bool = True,
 ) -> Checkup:
     """The answer about graphs of one model, the one that matters most first. `lacks` is missing
-    memory. `best` is the change to recommend, of those that there was time to try (`is_late`)."""
+    memory. `best` is the change to recommend, of those that there was time to try (`is_late`). No
+    change was tried (`is_tried`) without the model."""
     first = phases[0]
     reasons = [] if lacks else _reasons(phases)
     costly = [r for r in reasons if r.share is None or r.share >= _WRONG]
@@ -186,7 +188,7 @@ def checkup(
         reason = next(iter(costly or reasons), None)
         # The gain of a remedy is that of the first graph.
         about = [] if best or reason is None else [p for p in phases if p.what == reason.phase]
-        verdict = _slow(about[0] if about else first, reason, best, is_late)
+        verdict = _slow(about[0] if about else first, reason, best, is_late, is_tried)
     elif on_host := _on_host(first.plan):
         verdict = f"{on_host}; how quick it is is not known"
     else:
@@ -295,7 +297,9 @@ def _too_large(lacks: Sequence[Shortfall], first: Phase, best: Remedy | None) ->
     return verdict + (f"; {_with(first, best)}{kind}" if best else "")
 
 
-def _slow(first: Phase, reason: Setback | None, best: Remedy | None, is_late: bool) -> str:
+def _slow(
+    first: Phase, reason: Setback | None, best: Remedy | None, is_late: bool, is_tried: bool
+) -> str:
     verdict = reason.headline if reason else "another way is quicker"
     if first.rate:
         verdict += f": {_about(first.plan)} {first.rate} ({first.known_by})"
@@ -303,7 +307,8 @@ def _slow(first: Phase, reason: Setback | None, best: Remedy | None, is_late: bo
         return f"{verdict}; {_with(first, best)}"
     untried = reason.advice if reason and reason.advice.endswith(_UNTRIED) else ""
     none = "nothing that was tried" if is_late else "no change was found that"
-    return f"{verdict}; {untried or f'{none} is quicker and fits'}"
+    none = f"{none} is quicker and fits" if is_tried else "changes are tried when MODEL is given"
+    return f"{verdict}; {untried or none}"
 
 
 def _with(first: Phase, best: Remedy) -> str:

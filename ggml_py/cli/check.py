@@ -123,7 +123,7 @@ def _checked(source: Source, predictions: Predictions) -> Checkup:
         in_command("ggml-py plan {path} --advice", source),
         in_command("ggml-py view {path} --open", source),
     )
-    return checkup(phases, best=remedy, more=more)
+    return checkup(phases, best=remedy, more=more, is_tried=False)
 
 
 def _of_model(source: Source, predictions: Predictions) -> Checkup:

@@ -73,7 +73,7 @@ def command(
 
     MODEL may also be a plan that -o saved, or the log of a program that ran with GGML_SCHED_DEBUG=2
     ('-' is standard input). llama-bench prints plans with -v only, other programs with -lv 5. The
-    command line of llama-server, llama-cli, llama-completion or llama-perplexity behind -- is read
+    command line of llama-server, llama-cli, llama-completion, llama-bench, ... behind -- is read
     as that program does, and planned on the devices of -d.
 
     With --what-if, everything printed or saved is the changed plan. --json prints the plan,

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ...errors import ArgumentError
+
 if TYPE_CHECKING:
     from ...llama import LlamaModel
 
@@ -27,12 +29,14 @@ def keep_command_line(context: click.Context, args: list[str]) -> list[str]:
     own, words = args[: args.index("--")], args[args.index("--") + 1 :]
     if words[1:] and not PurePath(words[0]).name.startswith("llama-"):
         raise click.UsageError(
-            f"{words[0]}: expected llama-server, llama-cli, llama-completion or llama-perplexity "
-            f"behind --; `ggml-py record -- {words[0]} ...` takes other programs",
+            f"{words[0]}: expected llama-server, llama-cli, llama-completion, llama-bench or "
+            f"llama-perplexity behind --; `ggml-py record -- {words[0]} ...` takes other programs",
             context,
         )
     if not words[1:]:
         return args
+    if PurePath(words[0]).name == "llama-bench":
+        return _of_bench(own, words[1:], context)
     models = models_in(words)
     models += [os.environ[_VARIABLE]] if not models and os.environ.get(_VARIABLE) else []
     if not models:
@@ -42,6 +46,21 @@ def keep_command_line(context: click.Context, args: list[str]) -> list[str]:
         )
     context.meta[_META] = words
     return [models[-1], *own]
+
+
+def _of_bench(own: list[str], words: Sequence[str], context: click.Context) -> list[str]:
+    """The arguments of a verb that a command line of llama-bench stands for."""
+    from ...llama.bench_line import read_bench_line
+
+    try:
+        line = read_bench_line(words)
+    except ArgumentError as error:
+        raise click.UsageError(str(error), context) from None
+    if not line.models:
+        raise click.UsageError("llama-bench: expected -m MODEL in its command line", context)
+    for text in line.left_out:
+        click.echo(f"{text}: left out, the first value is looked at", err=True)
+    return [line.models[0], *line.words, *own]
 
 
 def models_in(words: Sequence[str]) -> list[str]:
