@@ -1,4 +1,4 @@
-"""How much arithmetic an op takes: an estimate from its shapes, documented in docs/EXPLAIN.md.
+"""How much arithmetic an op takes: an estimate from its shapes, documented in docs/FLOPS.md.
 
 A multiplication, an addition and any other function of one number count one each. Moving numbers
 counts nothing. For matrix products, convolutions, attention and the recurrent ops the formulas are

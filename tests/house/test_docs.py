@@ -30,7 +30,7 @@ COMMANDS = [
 # are not run: they set up a machine, take minutes, or need a future release.
 TWO_COMMANDS = "test_readme.test_the_two_commands_are_there_and_ci_runs_the_second"
 TESTED = {
-    ("docs/EXPLAIN.md", "37 splits,"): "test_docs.test_the_headline_is_that_of_the_demo",
+    ("docs/FLOPS.md", "37 splits,"): "test_docs.test_the_headline_is_that_of_the_demo",
     ("docs/PROFILES.md", "ggml-py plan model.gguf"):
         "test_profiles.test_a_plan_says_what_is_not_on_record",
     ("docs/PROFILES.md", "vulkaninfo"): "test_vulkan_cards.test_a_file_of_vulkaninfo_is_a_card",
@@ -124,7 +124,7 @@ def test_commands(looked_at, command):
 
 @pytest.mark.thorough("long")
 def test_the_headline_is_that_of_the_demo():
-    shown = next(b.text for b in doc_pages.others(doc_pages.DOCS / "EXPLAIN.md") if not b.kind)
+    shown = next(b.text for b in doc_pages.others(doc_pages.DOCS / "FLOPS.md") if not b.kind)
     assert shown.strip() in ok("demo").splitlines()
 
 

@@ -15,13 +15,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 DOCS = Path(__file__).parents[2] / "docs"
-NAMES = ("SCHEDULER.md", "EXPLAIN.md", "PROFILES.md", "DEVICES.md", "RUN.md", "SEQUENCES.md")
-NAMES += ("PYTEST.md", "MODELS.md", "STATE.md")
-PAGES = [DOCS / name for name in NAMES]
-PAGES += sorted((DOCS / "advice").glob("GP*.md"))
-PAGES += [DOCS / "index.md", *sorted((DOCS / "cookbook").glob("*_*.md"))]
-PAGES += sorted(p for p in (DOCS / "causes").glob("*.md") if p.name != "README.md")
-PAGES = [page for page in PAGES if page.exists()]
 WITH_LIBLLAMA = [DOCS / "ANY_MODEL.md", DOCS / "MEMORY.md"]  # tests/llama runs these
 WITH_PROGRAMS = [DOCS / "ANY_PROGRAM.md"]  # tests/record runs these, with upstream's programs
 OTHERS = [*WITH_LIBLLAMA, *WITH_PROGRAMS]
@@ -30,6 +23,11 @@ ENV = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.envi
 ENV |= {"COLUMNS": "100"}
 
 _EXAMPLE = re.compile(r"^```(python|sh)\n(.*?)^```\n(?:\n```text\n(.*?)^```\n)?", re.M | re.S)
+# Pages of commands that show no output are not sessions: tests/house/test_docs.py runs these.
+PAGES = [
+    page for page in sorted(DOCS.rglob("*.md")) if page not in OTHERS
+    and any(m[1] == "python" or m[3] for m in _EXAMPLE.finditer(page.read_text()))
+]  # fmt: skip
 
 _FENCED = re.compile(r"^( *)(```+|~~~+)(.*?)\n(.*?)^\1\2$", re.M | re.S)
 _INDENTED = re.compile(r"(?<=\n\n)(?:    .*\n|\n(?=    ))+")

@@ -13,7 +13,7 @@ from ggml_py.trace import flops as table
 
 from ...support import graphs
 
-EXPLAIN = (Path(__file__).parents[3] / "docs" / "EXPLAIN.md").read_text()
+FLOPS = (Path(__file__).parents[3] / "docs" / "FLOPS.md").read_text()
 
 
 def plan_of(build, *devices, weights="CPU"):
@@ -173,9 +173,9 @@ def test_bytes(build, nbytes):
 
 
 def test_every_op_is_in_the_page():
-    """docs/EXPLAIN.md has the same table as the code, and every op of this release is known to it
+    """docs/FLOPS.md has the same table as the code, and every op of this release is known to it
     or counts as one operation for each element."""
-    rows = re.findall(r"^\| (.*) \| (.*) \|$", EXPLAIN.split("### FLOPs")[1], re.M)
+    rows = re.findall(r"^\| (.*) \| (.*) \|$", FLOPS.split("## FLOPs")[1], re.M)
     said = {op: how for ops, how in rows for op in re.findall(r"`(\w+)`", ops)}
     expected = dict.fromkeys(table.FREE - table.VIEW_OPS - {"NONE"}, "0")
     expected |= {op: f"{k}·n" for op, k in table.PER_ELEMENT.items()}
@@ -275,7 +275,7 @@ def test_shares_are_in_the_json(tmp_path):
 
 
 def test_flops_of_attentions_gradient():
-    """2.5 times those of attention, as docs/EXPLAIN.md has it; no constructor makes the op now."""
+    """2.5 times those of attention, as docs/FLOPS.md has it; no constructor makes the op now."""
     q, k, v = (SimpleNamespace(ne=ne) for ne in ((64, 8, 4, 1), (64, 32, 2, 1), (32, 32, 2, 1)))
     attention, back = (SimpleNamespace(op=f"FLASH_ATTN_{w}", ne=q.ne) for w in ("EXT", "BACK"))
     assert table.flops(attention, (q, k, v)) == 2 * 8 * 4 * 32 * (64 + 32)
