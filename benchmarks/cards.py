@@ -6,7 +6,7 @@
 A case is a card and a row of its backend's record. The device's answer must be that of upstream's
 function on the card, live and as a recorded call; anything else is a finding. The record is older
 than the source, so a difference to it is only counted, by op. Rows that a check of ours refuses are
-counted, too. `tests/house/record_tables.py` shows the counts in docs/PROFILES.md.
+counted, too. `tests/house/record_tables.py` shows the counts in docs/PROFILES_CHECKED.md.
 """
 
 from __future__ import annotations

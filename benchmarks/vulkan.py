@@ -3,7 +3,7 @@
     python benchmarks/vulkan.py --programs DIR     where the Vulkan build of upstream's programs is
 
 `DIR` has `test-backend-ops` and the libraries, as `build_ggml.py --reference --backend cpu,vulkan`
-makes them (docs/PROFILES.md says what that needs). The card is given what `vulkaninfo` says of the
+makes them (docs/PROFILES_CHECKED.md says how). The card is given what `vulkaninfo` says of the
 device. Then upstream's `test-backend-ops support` asks both about each of its cases in one process,
 and `vulkan_card.cpp` prints what they say of their buffers, which ops they offload, and in which
 order they put the nodes of 300 drawn graphs.

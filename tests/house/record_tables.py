@@ -208,7 +208,7 @@ def fit_print() -> str:
 # --- the pages
 
 TABLES = {  # page, name there: table
-    ("PROFILES.md", "benchmarks/cards.py"): asked,
+    ("PROFILES_CHECKED.md", "benchmarks/cards.py"): asked,
     ("MODELS.md", "benchmarks/promises.py: cards"): on_cards,
     ("MODELS.md", "benchmarks/promises.py: what-ifs"): what_ifs,
     ("ARCHITECTURES.md", "benchmarks/any_model.py: devices"): any_models,
