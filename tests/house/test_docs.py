@@ -167,6 +167,12 @@ def test_links_of_what_the_site_does_not_have():
         assert not missing, (page, missing)
 
 
+def test_pages_are_short():
+    """The reference of the command line is looked up, not read."""
+    lines = {page.name: page.read_text().count("\n") for page in doc_pages.DOCS.rglob("*.md")}
+    assert {name for name, n in lines.items() if n > 200} == {"CLI.md"}
+
+
 @pytest.mark.parametrize(
     "block",
     ["```bash\nls\n```\n", "```python title='x'\nx\n```\n", "```\nls\n```\n", "    ls\n    rm\n",
