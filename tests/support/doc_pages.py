@@ -96,6 +96,11 @@ def run(codes):
     return json.loads(done.stdout.splitlines()[-1])
 
 
+def shows(shown, printed):
+    """Whether a page has what was printed. A line of "…" stands for lines that it leaves out."""
+    return re.fullmatch("(?s:.*)".join(map(re.escape, shown.split("…\n"))), printed) is not None
+
+
 def refresh(page):
     """Writes the current output of a page's examples into the page."""
     printed = iter(run([code for code, _shown in examples(page)]))
