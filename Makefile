@@ -45,10 +45,10 @@ docs:           ## refresh the tables of docs/ and what its examples print
 	@$(PYTHON) -m tests.house.test_docs_pytest
 
 site:           ## the documentation site in site/
-	@NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs build -q && echo site/index.html
+	@NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs build && echo site/index.html
 
 serve:          ## the site on http://127.0.0.1:8000, built again when a page changes
-	@NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs serve -q
+	@NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs serve
 
 wheel:          ## a wheel for this machine in dist/
 	$(PYTHON) -m pip wheel . --no-deps -w dist

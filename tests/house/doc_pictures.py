@@ -1,6 +1,6 @@
-"""Writes docs/pictures: the page of a llama whose attention a GPU cannot run.
+"""Writes docs/pictures: the page of a plan (tests/support/live_plan.py).
 
-    apt-get install chromium pngquant && python tests/house/doc_pictures.py
+    apt-get install chromium pngquant && python -m tests.house.doc_pictures
 """
 
 import shutil
@@ -10,12 +10,9 @@ from pathlib import Path
 
 from playwright.sync_api import sync_playwright
 
-from ggml_py.models import load
-from ggml_py.models.synthetic import LlamaSpec, write_llama
+from ..support.live_plan import planned
 
 PICTURES = Path(__file__).parents[2] / "docs" / "pictures"
-SPEC = LlamaSpec(n_layer=12, n_embd=512, n_head=8, n_head_kv=4, n_ff=1536, n_vocab=4096)
-DEVICES = ("sim:gpu0,profile=cuda", "CPU")
 
 PICK = """
     const [, node] = page.plans[0].off[0].nodes;
@@ -35,12 +32,7 @@ def main() -> None:
     """Plans, pages, pictures."""
     with tempfile.TemporaryDirectory() as scratch, sync_playwright() as playwright:
         folder = Path(scratch)
-        write_llama(folder / "m.gguf", SPEC)
-        plans = {}
-        for kind in ("iq4_nl", "q8_0"):
-            options = {"type_k": kind, "type_v": kind, "n_gpu_layers": 99}
-            with load(folder / "m.gguf", devices=DEVICES, **options) as model:
-                plans[kind] = model.plan(n_tokens=64)
+        plans = {kind: planned(kind) for kind in ("iq4_nl", "q8_0")}
         browser = playwright.chromium.launch(
             executable_path=shutil.which("chromium"), args=["--no-sandbox", "--disable-lcd-text"]
         )

@@ -18,12 +18,17 @@ PROSE = [REPO / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md"
 PROSE += [REPO / "vendor" / "UPDATING.md", REPO / "benchmarks" / "SANITIZERS.md"]
 PROSE += sorted(doc_pages.DOCS.rglob("*.md"))
 BUILDS = doc_pages.DOCS / "BUILD.md"  # minutes each
-# Commands without output: between the examples of a page, and on a page with pictures.
+# Commands without output: between the examples of a page, on a page with pictures, and in the last
+# column of a table.
 COMMANDS = [
     line.partition("#")[0].strip()
     for page in PROSE if page.is_relative_to(doc_pages.DOCS) and page != BUILDS
     for block in doc_pages.others(page)
     for line in block.text.splitlines() if line.strip().startswith("ggml-py ")
+]  # fmt: skip
+COMMANDS += [
+    command for page in PROSE
+    for command in re.findall(r"^\|.* \| `(ggml-py [^`]+)` \|$", page.read_text(), re.M)
 ]  # fmt: skip
 
 # All other blocks, by page and first words, and the test that runs or compares them. The last ones
@@ -109,7 +114,7 @@ def looked_at(tmp_path_factory):
 
 
 @pytest.mark.thorough("cases", quick=4)
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", dict.fromkeys(COMMANDS))
 def test_commands(looked_at, command):
     command += " --force" * (" -o " in command)
     env = {**doc_pages.ENV, "BROWSER": "true %s"}  # any browser that starts
