@@ -7,6 +7,7 @@ import gc
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -251,6 +252,19 @@ def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     gc.collect()
     left = {kind: n for kind, n in LIVE.items() if n}
     assert left == {}, f"native objects that nobody closed: {left}"
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    """Chromium; skips what needs it where there is none."""
+    sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright: .[test-all]")
+    path = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
+    if path is None:
+        pytest.skip("needs chromium: apt-get install chromium")
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield browser
+        browser.close()
 
 
 @pytest.fixture(scope="session")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 
@@ -13,19 +12,6 @@ import pytest
 from ggml_py.models.synthetic import LlamaSpec, write_llama
 
 from ..support.upstream_prints import LLAMAS, PRINT, TREE
-
-
-@pytest.fixture(scope="session")
-def browser():
-    """Chromium; skips what needs it where there is none."""
-    sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright: .[test-all]")
-    path = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
-    if path is None:
-        pytest.skip("needs chromium: apt-get install chromium")
-    with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
-        yield browser
-        browser.close()
 
 
 @pytest.fixture

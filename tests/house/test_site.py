@@ -48,6 +48,82 @@ def test_it_needs_no_network(site):
         assert loaded and not [url for url in loaded if url.startswith(("http:", "https:", "//"))]
 
 
+# Texts on their backgrounds, by how readable they are. Large text needs less contrast.
+CONTRASTS = """() => {
+    const rgba = text => (text.match(/[\\d.]+/g) ?? []).map(Number);
+    const over = ([r, g, b, a = 1], below) => [r, g, b].map((c, i) => a * c + (1 - a) * below[i]);
+    const parents = e => e ? [...parents(e.parentElement), e] : [];
+    const luminance = color => color.map(c => c / 255)
+        .map(c => c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4)
+        .reduce((sum, c, i) => sum + c * [0.2126, 0.7152, 0.0722][i], 0);
+    const found = new Map(), texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+    while (texts.nextNode()) {
+        const element = texts.currentNode.parentElement, style = getComputedStyle(element);
+        const seen = element.checkVisibility({ opacityProperty: true });
+        if (!seen || !texts.currentNode.data.trim()) continue;
+        let paper = [255, 255, 255], opacity = 1;
+        for (const parent of parents(element)) {
+            paper = over(rgba(getComputedStyle(parent).backgroundColor), paper);
+            opacity *= getComputedStyle(parent).opacity;
+        }
+        const [r, g, b, a = 1] = rgba(style.color);
+        const ink = over([r, g, b, a * opacity], paper);
+        const [dark, light] = [ink, paper].map(luminance).sort((x, y) => x - y);
+        const size = parseFloat(style.fontSize) * (style.fontWeight >= 700 ? 9 / 7 : 1);
+        const ratio = (light + 0.05) / (dark + 0.05) * (size >= 24 ? 1.5 : 1);
+        const key = `${element.tagName} ${element.className}: ${style.color} on ${paper}`;
+        found.set(key, Math.min(ratio, found.get(key) ?? 21));
+    }
+    return [...found];
+}"""
+KINDS = ("index", "SCHEDULER", "CLI", "COMING_FROM", "verbs/plan", "api/scheduler", "advice/GP104")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("name", KINDS)
+def test_text_is_readable(site, browser, name, scheme):
+    """Contrast of WCAG's level AA: 4.5, for large text 3."""
+    page = browser.new_page(color_scheme=scheme)
+    page.goto((site / f"{name}.html").as_uri())
+    found = page.evaluate(CONTRASTS)
+    page.evaluate("document.querySelector('h1').style.opacity = 0.3")
+    faint = page.evaluate(CONTRASTS)
+    page.close()
+    assert [row for row in found if row[1] < 4.5] == []
+    assert len(found) > 10 and [row for row in faint if row[1] < 4.5]
+
+
+def test_keys_reach_everything_on_the_front_page(site, browser):
+    page = browser.new_page()
+    page.goto((site / "index.html").as_uri())
+    links = page.eval_on_selector_all("article a", "all => all.map(a => a.getAttribute('href'))")
+    assert {"plan.html", "LOGS.html", "PYTHON.html", "cookbook/op_on_cpu.html"} <= set(links)
+    reached = []
+    for _ in range(100):
+        page.keyboard.press("Tab")
+        reached.append(page.evaluate("""() => {
+            const element = document.activeElement, style = getComputedStyle(element);
+            return [element.getAttribute('href') ?? element.id, style.outlineStyle];
+        }"""))
+    assert reached[0][0] == "#why-is-my-model-slow"  # past the navigation
+    assert set(links) | {"__palette_0"} <= {name for name, _ in reached}
+    assert all(outline != "none" for name, outline in reached if name in links)
+    page.focus("#__palette_0")
+    page.keyboard.press("Enter")
+    scheme = page.evaluate("document.body.dataset.mdColorScheme")
+    page.close()
+    assert scheme == "slate"
+
+
+def test_the_live_plan_is_a_plan(site, browser):
+    page = browser.new_page()
+    page.goto((site / "index.html").as_uri())
+    page.click("a[href='plan.html'] >> nth=0")
+    shown = page.inner_text("#glance").lower()
+    page.close()
+    assert "flash_attn_ext on cpu" in " ".join(shown.split())
+
+
 @pytest.fixture(scope="module")
 def documented(site):
     """The names on the API's pages."""

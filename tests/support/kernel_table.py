@@ -145,11 +145,13 @@ assumptions and the checks, for release 0.26.0. `python tests/support/kernel_tab
 
 There are checks at three times:
 
-1. **In the constructor**: upstream's own checks, and the *made* rules below. Calls that make no
-   sense for any backend are an `AbortError` at the line that made the op.
-2. **Before a compute on the CPU** (`ggml_graph_compute`, so also under the scheduler and on
-   simulated devices): the made rules again and the *CPU* rules, for all nodes of the graph, before
-   anything is computed. The `AbortError` names the node, the rule and the strides.
+1. **In the constructor**: upstream's own checks, and the *made* rules below. A call that makes no
+   sense for any backend is an `AbortError` at the line that made the op.
+
+2. **Before a compute on the CPU**: the made rules again and the *CPU* rules, for all nodes of the
+   graph. This is in `ggml_graph_compute`, so it also holds under the scheduler and on simulated
+   devices. The `AbortError` names the node, the rule and the strides.
+
 3. **During the compute**: upstream's checks in the kernels, and indices, which are data.
 
 Offsets and strides of every view must be whole elements, or whole blocks for quantized types.

@@ -28,7 +28,7 @@ function glance(app) {
   box.replaceChildren(...cards);
 }
 
-function card(title, ...children) { return el('div.card', {}, el('h2', {}, title), ...children); }
+function card(title, ...children) { return el('div.card', { tabindex: 0 }, el('h2', {}, title), ...children); }
 
 function bar(app, p, values) {
   const total = values.reduce((a, b) => a + b, 0), box = el('span.bar');
