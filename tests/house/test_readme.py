@@ -95,4 +95,17 @@ def test_one_version_everywhere(tmp_path):
     written = re.search(r'^version = "(.*)"$', (REPO / "pyproject.toml").read_text(), re.M)[1]
     newest = re.search(r"^## (\S+)$", (REPO / "CHANGELOG.md").read_text(), re.M)[1]
     assert written == newest == ggml.__version__
-    assert sh("ggml-py --version", tmp_path).stdout == f"ggml-py, version {written}\n"
+    for name in ("ggml-py", "ggml-xray"):
+        assert sh(f"{name} --version", tmp_path).stdout == f"ggml-py, version {written}\n"
+
+
+def test_the_package_has_a_name_of_its_own():
+    """`ggml-py` on PyPI is another project: nothing tells people to install it, or `ggml_py`."""
+    name = re.search(r'^name = "(\S+)"', (REPO / "pyproject.toml").read_text(), re.M)[1]
+    assert name == "ggml-xray" and f"The package is `{name}`" in README
+    files = [p for folder in ("ggml_py", "docs", "vendor") for p in (REPO / folder).rglob("*.*")]
+    files = [p for p in files if p.suffix in (".py", ".md", ".toml")]
+    files += [*REPO.glob("*.md"), *REPO.glob("*.py"), *REPO.glob("*.toml")]
+    wrong = re.compile(r"(pip install|uvx|pipx \w+)[^`\n&|;#]* ggml[-_]py(?![\w-])")
+    found = {p: wrong.findall(p.read_text(encoding="utf-8")) for p in files}
+    assert len(files) > 400 and {p: said for p, said in found.items() if said} == {}
