@@ -6,10 +6,11 @@ KIT ?= build/gpu-kit
 OUT ?= build/gpu-results
 ARCH ?= 90
 PYTHONS ?= 3.12
+MACHINE ?= $(shell uname -m)
 BACKEND ?= cuda
 BUDGET ?= 540
 
-.PHONY: help build test all lint format oracle sanitize schema docs site serve wheel gpu-kit gpu-run gpu-results
+.PHONY: help build test all lint format oracle sanitize schema docs site serve wheel wheels gpu-kit gpu-run gpu-results
 help:           ## list these verbs
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## */\t/' | expand -t 12
 
@@ -52,6 +53,9 @@ serve:          ## the site on http://127.0.0.1:8000, built again when a page ch
 
 wheel:          ## a wheel for this machine in dist/
 	$(PYTHON) -m pip wheel . --no-deps -w dist
+
+wheels:         ## a wheel for other machines, and the sdist, in dist/; MACHINE=x86_64,aarch64
+	$(PYTHON) -m vendor.wheels --machine $(MACHINE) --out dist
 
 gpu-kit:        ## a kit for a machine with a GPU; ARCH=90 PYTHONS=3.12 BACKEND=cuda (none: a dry run)
 	@$(PYTHON) benchmarks/gpu/make_kit.py --out $(KIT) --arch $(ARCH) --pythons "$(PYTHONS)" --backend $(BACKEND) $(KITFLAGS)

@@ -31,7 +31,7 @@ if str(Path(__file__).resolve().parent) not in sys.path:
     sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from vendor import cache as caches
-from vendor import card_backends, cards, cuda, fetch, processor, releases, toolchain, unpacked
+from vendor import card_backends, cards, cuda, fetch, processor, releases, toolchain, unpacked, zig
 from vendor.checkout import copied, replaces, restore_comments
 from vendor.compile import Tree
 from vendor.identity import (
@@ -155,6 +155,8 @@ def _build(
         for name in ("enums.py", "ops.py", "bindings.json"):
             shutil.copy2(generated / name, stage / name)
         _licences(upstream.ggml_dir(options), blas, stage / "licenses")
+        for path in zig.runtime_of(tools.cxx).glob("*"):
+            shutil.copy2(path, stage / ("licenses" if "LICENSE" in path.name else "") / path.name)
         proof = _proof(options, upstream, final.name, config)
         asked = ",".join(options.cards) or "none"
         left_out = dict.fromkeys(card_backends.BACKENDS, f"built with --cards={asked}")

@@ -23,6 +23,7 @@ from vendor.cache import staged
 from vendor.report import BuildError, download_bar, say, step, writing
 
 NEEDS = ("pypi-simple>=1.5", "requests")
+SOURCES = "GGML_PY_SOURCES"  # the variable
 
 
 class Pinned(Protocol):
@@ -82,18 +83,39 @@ def sha256_of(path: Path) -> str:
     return digest.hexdigest()
 
 
+def given_folder() -> Path | None:
+    """The folder of `GGML_PY_SOURCES`, where files are looked for before the index is asked. Raises
+    BuildError if it is none."""
+    given = os.environ.get(SOURCES)
+    if given and not Path(given).is_dir():
+        raise BuildError(
+            f"{SOURCES}={given} is not a folder: give the one with the files of "
+            "vendor/upstream.toml, or unset it to have them downloaded")
+    return Path(given) if given else None
+
+
 def downloaded(pinned: Pinned, cache: Path) -> bool:
-    """Whether the file is in the cache. Its hash is checked when it is used."""
-    return (cache / "downloads" / pinned.file).is_file()
+    """Whether the file is on this machine. Its hash is checked when it is used."""
+    given = given_folder()
+    folders = (cache / "downloads", *([given] if given else []))
+    return any((folder / pinned.file).is_file() for folder in folders)
 
 
 def download(pinned: Pinned, cache: Path) -> Path:
-    """The pinned file, from the cache or else from the index. Its sha256 is checked either way.
+    """The pinned file: from the cache, the folder of `GGML_PY_SOURCES`, or the index. Its sha256 is
+    checked in any case.
 
-    Raises BuildError if the file is not cached and the index cannot be reached or lacks it, or if
-    the hash differs (the file is then kept under a `.bad` name).
+    Raises BuildError if the file is not here and the index cannot be reached or lacks it, or if the
+    hash differs (the file is then kept under a `.bad` name, but not in the user's own folder).
     """
     target = cache / "downloads" / pinned.file
+    given = given_folder()
+    if given and not target.is_file() and (own := given / pinned.file).is_file():
+        if (actual := sha256_of(own)) != pinned.sha256:
+            raise BuildError(
+                f"hash mismatch: {own} has sha256 {actual}, expected {pinned.sha256}. Nothing was "
+                f"built: put the pinned file there, or remove it to have it downloaded")
+        return own
     with writing(f"downloading {pinned.file}", target.parent):
         target.parent.mkdir(parents=True, exist_ok=True)
         if target.is_file():
@@ -152,7 +174,7 @@ def _transfer(pinned: Pinned, part: Path) -> None:
         pinned.package, f"{pinned.file} is not cached and downloading it",
         f"{wanted} is not cached and the package index",
         f"go online once, set pip's index-url (PIP_INDEX_URL), or put {pinned.file} into "
-        f"{part.parent}",
+        f"{part.parent} or a folder of your own, named by {SOURCES}",
     ) as (client, timeout):
         page = client.get_project_page(pinned.package, timeout=timeout)
         found = next((one for one in page.packages if one.filename == pinned.file), None)

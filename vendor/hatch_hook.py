@@ -27,8 +27,8 @@ class GgmlHook(BuildHookInterface[Any]):
             return
         include = build_data["force_include"]
         include[str(built)] = f"ggml_py/native/lib/{built.name}"
-        if llama := pep517.with_llama(built):
-            include[str(llama)] = f"ggml_py/native/lib/{built.name}/llama"
+        for place, folder in pep517.brought(built).items():
+            include[str(folder)] = f"ggml_py/native/lib/{place}"
         # `ggml-py build` runs these, also from an installed package.
         include[str(ROOT / "build_ggml.py")] = "ggml_py/_build/build_ggml.py"
         for path in (*ROOT.glob("vendor/*.py"), *ROOT.glob("vendor/*.toml")):

@@ -16,7 +16,7 @@ from typing import Any
 from hatchling import build as hatchling_build
 
 import build_ggml
-from vendor import fetch, releases, toolchain
+from vendor import fetch, recorder, releases, toolchain
 from vendor.identity import Options, key_of, upstream_of, uses_openblas
 from vendor.report import BuildError
 
@@ -28,7 +28,7 @@ _settings: dict[str, Any] = {}      # of the running hook; PEP 517 runs one hook
 def argv_of(settings: Settings) -> list[str]:
     """The command line for the config settings. Raises BuildError for an unknown name."""
     argv: list[str] = []
-    switches = {"pristine", "debug", "portable", "llama"}
+    switches = {"pristine", "debug", "portable", "llama", "recorder"}
     valued = {"backend", "upstream", "source", "sanitize", "jobs", "cache", "cards", "cuda-arch"}
     lists = {"backend", "cards", "sanitize"}
     for given, value in (settings or {}).items():
@@ -69,13 +69,21 @@ def built() -> Path:
     return build_ggml.build(_chosen(_settings))
 
 
-def with_llama(folder: Path) -> Path | None:
-    """The folder with libllama for the finished build in `folder`, if the running hook's settings
-    ask for it; built now if the cache lacks it."""
+def brought(folder: Path) -> dict[str, Path]:
+    """What else the running hook's settings ask for (libllama on the build in `folder`, what
+    `ggml-py record` needs), by its place below `native/lib`; built now if the cache lacks it."""
     arguments = build_ggml.parser("config settings").parse_args(argv_of(_settings))
-    if not arguments.llama:
-        return None
-    return build_ggml.llama_for(folder, build_ggml.options_of(arguments))
+    options = build_ggml.options_of(arguments)
+    found = {}
+    if arguments.llama:
+        found[f"{folder.name}/llama"] = build_ggml.llama_for(folder, options)
+    if arguments.recorder:
+        for simulator in (False, True):
+            # Without the settings of our own build: it goes in front of another program's.
+            plain = Options(upstream=options.upstream, jobs=options.jobs, cache=options.cache)
+            made = recorder.build(plain, simulator=simulator)
+            found[f"{made.parent.name}/{made.name}"] = made
+    return found
 
 
 def _needs(settings: Settings) -> list[str]:

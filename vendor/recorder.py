@@ -62,8 +62,15 @@ def build(
     for path in made_of(simulator):
         digest.update(f"{path.name}\0".encode() + path.read_bytes() + b"\0")
     what = "simulator" if simulator else "recorder"
-    final = options.cache / f"{what}s" / f"{upstream.label}-{digest.hexdigest()[:8]}"
+    place = Path(f"{what}s", f"{upstream.label}-{digest.hexdigest()[:8]}")
+    final = options.cache / place
     if (final / PROOF).is_file():
+        return final
+    brought = NATIVE / "lib" / place
+    if (brought / PROOF).is_file():  # by a wheel, whose folder may be read-only
+        copying = writing(f"copying the {what}", options.cache)
+        with caches.Lock(options.cache), copying, caches.staged(final) as stage:
+            shutil.copytree(brought, stage, dirs_exist_ok=True)
         return final
     if not may_build:
         raise BuildError(f"the {what} for ggml {upstream.label} is not built")

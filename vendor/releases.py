@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import platform
 import re
 import sys
@@ -114,7 +115,9 @@ def find(selector: str | None) -> Release:
 def openblas() -> Wheel:
     """The pinned OpenBLAS wheel for this platform. Raises BuildError if none is pinned."""
     table = _table()["openblas"]
-    machine = {"amd64": "x86_64"}.get(platform.machine().lower(), platform.machine().lower())
+    # As for sysconfig.get_platform(): another machine's, if the build is for that.
+    given = os.environ.get("_PYTHON_HOST_PLATFORM", "").rpartition("-")[2] or platform.machine()
+    machine = {"amd64": "x86_64"}.get(given.lower(), given.lower())
     key = f"{sys.platform}-{machine}"
     row = table["wheel"].get(key)
     if row is None or (platform.libc_ver()[0] != "glibc" and sys.platform == "linux"):

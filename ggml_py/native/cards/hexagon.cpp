@@ -33,7 +33,7 @@ namespace {
 
 // --- stubs of the toolkit
 
-typedef uint16_t __fp16; // only its size counts
+#define __fp16 uint16_t // only its size counts; clang has a type of that name
 
 struct ggml_backend_hexagon_device_context;
 
