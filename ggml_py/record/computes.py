@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from ..export.json.run_file import check
 from ..files.damage import INTERNAL, said
@@ -33,24 +31,21 @@ def run_of(process: Process) -> Run:
 
 
 def _run_of(process: Process) -> Run:
-    computes = np.concatenate(
-        [np.frombuffer(c, process.layouts["gp_record_compute"]) for c, _e in process.runs]
-    )
-    events = [np.frombuffer(e, process.layouts["gp_run_event"]) for _c, e in process.runs]
+    computes = [c for rows, _events in process.runs for c in rows]
     numbers = sorted({int(c["scheduler"]) for c in computes})
     plans = {}
     for number in sorted({int(c["plan"]) for c in computes} & set(process.plans)):
         with contextlib.suppress(ValueError):  # it is damaged
             plans[number] = process.plans[number].plan
     index_of = {number: i for i, number in enumerate(plans)}
-    began = min((int(e["start"].min()) for e in events if len(e)), default=0)
+    began = min((start for _rows, events in process.runs for start in events["start"]), default=0)
     found: list[RunEvent] = []
-    for (rows, _), batch in zip(process.runs, events, strict=True):
+    for rows, events in process.runs:
         base, first = len(found), 0
-        for compute in np.frombuffer(rows, process.layouts["gp_record_compute"]):
+        for compute in rows:
             end = first + int(compute["n_events"])
             scheduler = numbers.index(int(compute["scheduler"]))
-            found += run_events(batch[first:end], scheduler, began, base)
+            found += run_events(events.at(range(first, end)), scheduler, began, base)
             first = end
     schedulers = tuple(_scheduler(process, n, computes, index_of) for n in numbers)
     return Run(tuple(plans.values()), schedulers, tuple(found))
@@ -59,7 +54,7 @@ def _run_of(process: Process) -> Run:
 def _scheduler(
     process: Process,
     number: int,
-    computes: np.ndarray[tuple[int], np.dtype[np.void]],
+    computes: list[dict[str, Any]],
     index_of: dict[int, int],
 ) -> SchedulerRecord:
     mine = [c for c in computes if int(c["scheduler"]) == number]

@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import re
 import struct
-from collections.abc import Iterator
+from array import array
+from bisect import bisect
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
-
-import numpy as np
 
 from ..export.json.checked import check
 from ..files.bounds import RECORD
@@ -25,6 +25,7 @@ from ..trace.pins import NORMS
 from ..trace.planned import Planned
 from ..trace.probes import FUSED_OPS, refused_in
 from ..trace.record import OF_PROGRAM, collection_paused
+from ..trace.structs import Columns, Rows, numbers
 from ..typed import typed
 from . import stream
 from .pipeline import no_pipeline
@@ -38,6 +39,7 @@ DECODE, PROMPT, RESERVED, OTHER = KINDS = ("decode", "prompt", "reserved", "othe
 # Inputs with a column or a number for each token, by the programs' names.
 _TOKENS = ("inp_tokens", "inp_embd", "embd", "tokens", "leaf_tokens")
 _KV_CACHE = re.compile(rb"cache_[kv]_l\d+")
+_LISTED = ("name", "nbytes", "op", "type", "ne")  # what a list of plans shows comes from these
 
 
 @dataclass(eq=False)
@@ -50,36 +52,45 @@ class Process:
     ended: bool = False
     left_out: int = 0  # plans and computes that were not written: --max-size, --first, a full disk
     schedulers: dict[int, dict[str, Any]] = field(default_factory=dict)
-    rows: list[np.ndarray[Any, Any]] = field(default_factory=list)  # arrays of gp_tensor_record
-    bases: list[int] = field(default_factory=list)  # the number of the first row of each
+    rows: list[bytes] = field(default_factory=list)  # arrays of gp_tensor_record
+    bases: list[int] = field(default_factory=list)  # the number of the first row of each,
+    starts: list[int] = field(default_factory=list)  # and its place among all rows
+    n_rows: int = 0
     plans: dict[int, RecordedPlan] = field(default_factory=dict)
-    runs: list[tuple[bytes, bytes]] = field(default_factory=list)  # computes, and their events
+    runs: list[tuple[Rows, Rows]] = field(default_factory=list)  # computes, and their events
 
     def __str__(self) -> str:
         return f"{self.program}[{self.pid}]"
 
-    def add_rows(self, rows: np.ndarray[Any, Any], ids: np.ndarray[Any, Any]) -> None:
+    def add_rows(self, rows: Rows, ids: Sequence[int]) -> None:
         """Adds the new rows of a plan whose tensors are `ids`. Rows are numbered as they are
         written, and the last new one has the plan's highest number: chunks before it may be lost.
         Raises ValueError for numbers that other rows have."""
         if not len(rows):
             return
-        base = int(ids.max(initial=-1)) + 1 - len(rows)
-        if base < (self.bases[-1] + len(self.rows[-1]) if self.rows else 0):
+        base = max(ids, default=-1) + 1 - len(rows)
+        after = self.bases[-1] + self.n_rows - self.starts[-1] if self.rows else 0
+        if base < after:
             raise ValueError("its rows have numbers of earlier ones")
-        if len(np.unique(ids[ids >= base])) != len(rows):
+        if len({id for id in ids if id >= base}) != len(rows):
             raise ValueError("its new rows are not those of its tensors")
-        self.rows.append(rows)
-        self.bases.append(base)
+        if base > after or not self.rows:  # some before it are lost
+            self.bases.append(base)
+            self.starts.append(self.n_rows)
+        self.rows.append(rows.content)
+        self.n_rows += len(rows)
 
-    def places(self, ids: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    def places(self, ids: Sequence[int]) -> array[int]:
         """Where rows are in `table`. Raises ValueError for lost ones."""
-        sizes = np.array([len(rows) for rows in self.rows], np.int64)
-        bases = np.array(self.bases, np.int64)
-        part = np.searchsorted(bases, ids, "right") - 1
-        if len(ids) and (part.min() < 0 or (ids - bases[part] >= sizes[part]).any()):
-            raise ValueError("some of its tensors were in a part that is lost")
-        return ids - bases[part] + (np.cumsum(sizes) - sizes)[part]
+        found = array("q")
+        ends = [*self.starts[1:], self.n_rows]
+        for id in ids:
+            part = bisect(self.bases, id) - 1
+            place = id - self.bases[part] + self.starts[part] if part >= 0 else self.n_rows
+            if part < 0 or place >= ends[part]:
+                raise ValueError("some of its tensors were in a part that is lost")
+            found.append(place)
+        return found
 
     def check(self) -> Process:
         """Itself. Raises one of `INTERNAL` for a head that does not say what is needed."""
@@ -89,9 +100,6 @@ class Process:
         names = (*self.meaning.flags, *self.head["ops"], *self.head["types"])
         if any(type(name) is not str for name in names) or self.meaning.max_src < 1:
             raise ValueError("ops, types and flags: expected names, and max_src above 0")
-        for dtype in self.layouts.values():
-            if not 0 < dtype.itemsize <= _MOST_ROW:
-                raise ValueError(f"a row of {dtype.itemsize:,} bytes, expected at most {_MOST_ROW}")
         _ = self.argv, self.started, self.layouts[_TENSOR]
         return self
 
@@ -124,14 +132,18 @@ class Process:
 
     @cached_property
     def layouts(self) -> Layouts:
-        """The dtypes of its arrays."""
+        """The layouts of its arrays."""
         return stream.layouts(self.head["layouts"])
 
     @cached_property
-    def table(self) -> np.ndarray[Any, Any]:
+    def table(self) -> Rows:
         """All rows of its tensors."""
-        dtype = self.layouts[_TENSOR]
-        return np.concatenate(self.rows, dtype=dtype) if self.rows else np.empty(0, dtype)
+        return Rows(self.layouts[_TENSOR], b"".join(self.rows))
+
+    @cached_property
+    def listed(self) -> Columns:
+        """Those columns of `table` that a list of plans needs."""
+        return {name: self.table[name] for name in _LISTED}
 
     @cached_property
     def meaning(self) -> Meaning:
@@ -153,7 +165,6 @@ class Process:
 
 
 _TENSOR = "gp_tensor_record"
-_MOST_ROW = 1 << 16  # bytes
 _MOST_TENSORS = 1 << 20  # of a plan: each takes 4 bytes in the file and hundreds in memory
 _MOST_COMPUTES = 1 << 25  # of one scheduler
 
@@ -169,7 +180,7 @@ class RecordedPlan:
     thread: int
     before: int  # number of the plan that the scheduler made before it; -1: none
     sections: dict[str, bytes]
-    rows: np.ndarray[Any, Any]  # of its tensors, in the process's table
+    rows: Sequence[int]  # the places of its tensors in the process's table
     at: int  # byte of the file
     planned: int = 0  # so often it was made,
     allocated: int = 0  # given memory
@@ -184,22 +195,20 @@ class RecordedPlan:
     def scalars(self) -> dict[str, int]:
         """The numbers of `struct gp_record_plan`."""
         (one,) = self._rows("plan", "gp_record_plan")
-        return {name: int(one[name]) for name in one.dtype.names or ()}
+        return {name: int(value) for name, value in one.items()}
 
-    @cached_property
-    def tensors(self) -> np.ndarray[Any, Any]:
-        """The rows of its tensors, without addresses."""
-        found: np.ndarray[Any, Any] = self.process.table[self.rows]
-        return found
+    def _listed(self, name: str) -> list[Any]:
+        """What all its tensors have in a column of `Process.listed`."""
+        column = self.process.listed[name]
+        return [column[i] for i in self.rows]
 
     def check(self) -> None:
         """Raises one of `INTERNAL` if a list of plans could not show it."""
         _ = self.n_nodes, self.n_splits, self.n_copies, self.copy_bytes, self.n_tokens, self.n_ctx
         _ = self.difference, self.ops, self.scalars["n_copies"]
-        del self.tensors  # made again when the plan is read
 
-    def _rows(self, tag: str, struct: str) -> np.ndarray[Any, Any]:
-        return np.frombuffer(self.sections[tag], self.process.layouts[struct])
+    def _rows(self, tag: str, struct: str) -> Rows:
+        return Rows(self.process.layouts[struct], self.sections[tag])
 
     @property
     def n_nodes(self) -> int:
@@ -219,33 +228,31 @@ class RecordedPlan:
     @cached_property
     def copy_bytes(self) -> int:
         """Bytes that they copy."""
-        inputs = self._rows("inputs", "gp_input_record")
-        return int(self.tensors["nbytes"][inputs["tensor"]].sum())
+        nbytes = self._listed("nbytes")
+        copied = self._rows("inputs", "gp_input_record")["tensor"]
+        if outside := [i for i in copied if not 0 <= i < len(nbytes)]:
+            raise ValueError(f"its splits copy tensor {outside[0]}, of {len(nbytes):,}")
+        return sum(nbytes[i] for i in copied)
 
     @cached_property
     def n_tokens(self) -> int | None:
         """Tokens of the batch, if the graph has an input with a known name for them."""
-        names = self.tensors["name"]
+        names = self._listed("name")
         for name in _TOKENS:
-            found = np.flatnonzero(names == name.encode())
-            if len(found):
-                row = self.tensors[found[0]]
+            if name.encode() in names:
+                i = names.index(name.encode())
                 # Token ids are in one row; embeddings have a row for each token.
-                is_ids = self.process.meaning.type(int(row["type"])) == "i32"
-                return int(row["ne"][0 if is_ids else 1])
+                is_ids = self.process.meaning.type(self._listed("type")[i]) == "i32"
+                return int(self._listed("ne")[i][0 if is_ids else 1])
         return None
 
     @cached_property
     def n_ctx(self) -> int | None:
         """Room in tokens, for all sequences together, in the largest cache of llama.cpp that the
         graph uses. None without a cache, and for caches of older releases, which have one row."""
-        names = self.tensors["name"]
-        rows = [
-            self.tensors[i] for i in np.flatnonzero(np.char.startswith(names, b"cache_"))
-            if _KV_CACHE.fullmatch(names[i])
-        ]  # fmt: skip
-        sizes = (int(r["ne"][1]) * int(r["ne"][2]) for r in rows if r["ne"][1] > 1)
-        return max(sizes, default=None)
+        pairs = zip(self._listed("name"), self._listed("ne"), strict=True)
+        shapes = (ne for name, ne in pairs if _KV_CACHE.fullmatch(name) and ne[1] > 1)
+        return max((ne[1] * ne[2] for ne in shapes), default=None)
 
     @property
     def kind(self) -> str:
@@ -276,9 +283,9 @@ class RecordedPlan:
         graph was laid out and this one fits into it. None if it got none, or if that is not known:
         a record of an older version, or another plan that was left out."""
         last = max(self.counts.values(), key=lambda row: int(row["last"]), default=None)
-        if last is None or not self.allocated or "layout" not in (last.dtype.names or ()):
+        if last is None or not self.allocated or "layout" not in last:
             return None
-        return self.process.plans.get(int(last["layout"]))
+        return self.process.plans.get(last["layout"])
 
     @property
     def plan(self) -> Plan:
@@ -321,8 +328,7 @@ class RecordedPlan:
     @cached_property
     def ops(self) -> frozenset[str]:
         """The ops of its nodes."""
-        n = self.n_nodes
-        return frozenset(map(self.process.meaning.op, np.unique(self.tensors["op"][:n]).tolist()))
+        return frozenset(map(self.process.meaning.op, {*self._listed("op")[: self.n_nodes]}))
 
     def _probes(self) -> Iterator[Planned]:
         """Earlier plans of one of its schedulers with a fused op that it does without."""
@@ -342,7 +348,7 @@ class RecordedPlan:
         about = self.process.head.get("about") or {}
         build = f"{about.get('release') or self.process.upstream}-{OF_PROGRAM}"
         arrays = {_TAGS.get(tag, tag): content for tag, content in self.sections.items()}
-        arrays["tensors"] = self.tensors.tobytes()
+        arrays["tensors"] = self.process.table.at(self.rows).content
         # Older records have it in a section of its own, still older ones have no layouts.
         (layout_of,) = struct.unpack("<i", arrays.get("layoutof", bytes(4)))
         numbers = {"layout_of": layout_of, **self.scalars}
@@ -393,6 +399,15 @@ class Record:
         self.damaged: list[DamagedPlan] = []
         self.processes: list[Process] = []
         self.plans: list[RecordedPlan] = []
+        with collection_paused():
+            self._read(content)
+        if not self.processes:
+            raise ValueError(
+                f"{path}: the record is empty: no scheduler planned a graph, or its first chunk is "
+                "damaged"
+            )
+
+    def _read(self, content: bytes) -> None:
         newest: dict[int, Process] = {}  # by its number
         for chunk in stream.chunks(content, self.damage):
             try:
@@ -414,11 +429,6 @@ class Record:
         self.plans = [plan for plan in self.plans if plan.number in plan.process.plans]
         for index, plan in enumerate(self.plans):
             plan.index = index
-        if not self.processes:
-            raise ValueError(
-                f"{path}: the record is empty: no scheduler planned a graph, or its first chunk is "
-                "damaged"
-            )
 
     @classmethod
     @typed
@@ -498,12 +508,12 @@ class Record:
 
     def _take_plan(self, chunk: stream.Chunk, owner: Process) -> None:
         sections = {tag: bytes(part) for tag, part in chunk.sections().items()}
-        rows = np.frombuffer(sections.pop("rows"), owner.layouts[_TENSOR])
-        ids = np.frombuffer(sections["ids"], "<u4").astype(np.int64)
+        rows = Rows(owner.layouts[_TENSOR], sections.pop("rows"))
+        ids = numbers(sections["ids"], "u4")
         if len(ids) > _MOST_TENSORS:
             raise ValueError(f"{len(ids):,} tensors, the most that is read is {_MOST_TENSORS:,}")
         owner.add_rows(rows, ids)  # later plans have some of them, whatever this one is
-        (head,) = np.frombuffer(sections["plan"], owner.layouts["gp_record_plan"])
+        (head,) = Rows(owner.layouts["gp_record_plan"], sections["plan"])
         number = int(head["plan"])
         try:
             if number in owner.plans:
@@ -540,20 +550,20 @@ class Record:
 
 def _take_runs(chunk: stream.Chunk, owner: Process) -> None:
     parts = chunk.sections()
-    computes = np.frombuffer(parts["computes"], owner.layouts["gp_record_compute"])
-    events = np.frombuffer(parts["events"], owner.layouts["gp_run_event"])
-    numbers = computes["compute"]
-    if len(computes) and not 0 <= int(numbers.min()) <= int(numbers.max()) < _MOST_COMPUTES:
-        raise ValueError(f"a compute of number {numbers.max():,}, the most is {_MOST_COMPUTES:,}")
-    if int(computes["n_events"].sum(dtype=object) or 0) != len(events):
+    computes = Rows(owner.layouts["gp_record_compute"], bytes(parts["computes"]))
+    events = Rows(owner.layouts["gp_run_event"], bytes(parts["events"]))
+    which = computes["compute"]
+    if which and not 0 <= min(which) <= max(which) < _MOST_COMPUTES:
+        raise ValueError(f"a compute of number {max(which):,}, the most is {_MOST_COMPUTES:,}")
+    if sum(computes["n_events"]) != len(events):
         raise ValueError(f"{len(events):,} events, and its computes say another number")
-    owner.runs.append((bytes(parts["computes"]), bytes(parts["events"])))
+    owner.runs.append((computes, events))
 
 
 def _take_seen(chunk: stream.Chunk, owner: Process) -> None:
     """Later counts of the same scheduler and plan replace earlier ones."""
-    found = np.frombuffer(chunk.sections()["seen"], owner.layouts["gp_record_seen"])
-    if lacking := {*_SEEN} - {*(found.dtype.names or ())}:
+    found = Rows(owner.layouts["gp_record_seen"], bytes(chunk.sections()["seen"]))
+    if lacking := {*_SEEN} - {*found.layout.by_name}:
         raise ValueError(f"counts without {', '.join(sorted(lacking))}")
     for row in found:
         plan = owner.plans.get(int(row["plan"]))
@@ -567,7 +577,7 @@ def _take_seen(chunk: stream.Chunk, owner: Process) -> None:
 
 
 def _take_realloc(chunk: stream.Chunk, owner: Process) -> None:
-    for row in np.frombuffer(chunk.sections()["reallocs"], owner.layouts["gp_record_realloc"]):
+    for row in Rows(owner.layouts["gp_record_realloc"], bytes(chunk.sections()["reallocs"])):
         plan = owner.plans.get(int(row["plan"]))
         if plan is not None:
             plan.reallocs += 1

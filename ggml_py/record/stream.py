@@ -18,7 +18,7 @@ import zlib
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-import numpy as np
+from ..trace.structs import Layout, Member
 
 MAGIC = b"GGMLPYRECORD1\r\n\n"
 _CHUNK = struct.Struct("<4s4sQIIq")
@@ -134,25 +134,11 @@ class _File:
         return len(self._content)
 
 
-def layouts(described: dict[str, Any]) -> dict[str, np.dtype[Any]]:
-    """The numpy dtypes that a "head" chunk describes."""
-    found: dict[str, np.dtype[Any]] = {}
+def layouts(described: dict[str, Any]) -> dict[str, Layout]:
+    """The layouts that a "head" chunk describes."""
+    found: dict[str, Layout] = {}
     for name, one in described.items():
-        names, formats, offsets = [], [], []
-        for field, format_, offset in one["fields"]:
-            names.append(str(field))
-            offsets.append(int(offset))
-            formats.append(_format(str(format_), found))
-        found[name] = np.dtype(
-            {"names": names, "formats": formats, "offsets": offsets, "itemsize": int(one["size"])}
-        )
+        fields = [(str(field), str(format_), int(at)) for field, format_, at in one["fields"]]
+        members = (Member(field, found.get(text, text), at) for field, text, at in fields)
+        found[name] = Layout(int(one["size"]), tuple(members))
     return found
-
-
-def _format(text: str, known: dict[str, np.dtype[Any]]) -> Any:
-    if text in known:
-        return known[text]
-    base, _, n = text.partition(":")
-    if base[:1] not in "iuS" or not base[1:].isdecimal() or (n and not n.isdecimal()):
-        raise ValueError(f"unknown field format {text!r}")
-    return (base, (int(n),)) if n else base

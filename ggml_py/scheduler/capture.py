@@ -8,8 +8,6 @@ from dataclasses import replace
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
-import numpy as np
-
 from .. import enums
 from ..boundary.ffi import BUILD, NULL, ffi, lib, text
 from ..errors import MissingFunctionError
@@ -29,17 +27,18 @@ from ..trace.record import (
     RefusalRecord,
     collection_paused,
 )
+from ..trace.structs import Layout, Member
 from ..typed import typed
 
 if TYPE_CHECKING:
     from ..graphs.graph import Graph
 
 
-class _Layouts(Mapping[str, "np.dtype[Any]"]):
+class _Layouts(Mapping[str, Layout]):
     """Our C records by name, laid out as the compiler told cffi."""
 
-    def __getitem__(self, struct: str) -> np.dtype[Any]:
-        return dtype_of(struct)
+    def __getitem__(self, struct: str) -> Layout:
+        return layout_of(struct)
 
     def __iter__(self) -> Iterator[str]:
         return (name for name in ffi.list_types()[1] if name.startswith("gp_"))
@@ -49,26 +48,20 @@ class _Layouts(Mapping[str, "np.dtype[Any]"]):
 
 
 @cache
-def dtype_of(struct: str) -> np.dtype[Any]:
-    """The numpy dtype of one of our C records, laid out as the compiler told cffi."""
-    names, formats, offsets = [], [], []
+def layout_of(struct: str) -> Layout:
+    """The layout of one of our C records, as the compiler told cffi."""
     ctype = ffi.typeof(f"struct {struct}")
-    for name, item in ctype.fields:
-        names.append(name)
-        offsets.append(item.offset)
-        formats.append(_format(item.type))
-    return np.dtype(
-        {"names": names, "formats": formats, "offsets": offsets, "itemsize": ffi.sizeof(ctype)}
-    )
+    members = (Member(name, _format(item.type), item.offset) for name, item in ctype.fields)
+    return Layout(ffi.sizeof(ctype), tuple(members))
 
 
-def _format(ctype: Any) -> Any:
+def _format(ctype: Any) -> str | Layout:
     if ctype.kind == "array":
         if ctype.item.cname == "char":
             return f"S{ctype.length}"
-        return (_format(ctype.item), (ctype.length,))
+        return f"{_format(ctype.item)}:{ctype.length}"
     if ctype.kind == "struct":
-        return dtype_of(ctype.cname.partition(" ")[2])
+        return layout_of(ctype.cname.partition(" ")[2])
     kind = "u" if ctype.cname.startswith(("u", "_Bool")) else "i"
     return f"{kind}{ffi.sizeof(ctype)}"
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
 from ..boundary.arguments import describe, integer
 from ..boundary.ffi import NULL, ffi, lib
 from ..errors import ArgumentError, MissingFunctionError
+from ..trace.structs import Rows
 from .reallocations import labels
 
 if TYPE_CHECKING:
@@ -107,7 +108,7 @@ class Recording:
         from ..trace.decode import run_events
 
         raw = [_taken(scheduler) for scheduler in self._schedulers]
-        began = min((int(rows["start"][0]) for rows, _lost in raw if len(rows)), default=0)
+        began = min((rows["start"][0] for rows, _lost in raw if len(rows)), default=0)
         events: list[RunEvent] = []
         schedulers = []
         plans, index_of = _distinct(self._plans)
@@ -134,12 +135,12 @@ class Recording:
         self._computed[scheduler][compute] = index
 
     def _record(
-        self, scheduler: Recorded, rows: Any, lost: int, index_of: Sequence[int]
+        self, scheduler: Recorded, rows: Rows, lost: int, index_of: Sequence[int]
     ) -> SchedulerRecord:
         from ..trace.recorded import SchedulerRecord
 
         devices = [backend.device for backend in scheduler.backends]
-        n_computes = int(rows["compute"].max()) + 1 if len(rows) else 0
+        n_computes = max(rows["compute"], default=-1) + 1
         plan_of = self._computed[scheduler]
         return SchedulerRecord(
             tuple(self._names[scheduler]),
@@ -174,7 +175,7 @@ def events_of(scheduler: Scheduler, work: Callable[[], object]) -> list[RunEvent
         work()
     finally:
         rows, _lost = _taken(scheduler)
-    return list(run_events(rows, 0, int(rows["start"][0]) if len(rows) else 0, 0))
+    return list(run_events(rows, 0, rows["start"][0] if len(rows) else 0, 0))
 
 
 def _stop(scheduler: Recorded) -> None:
@@ -182,18 +183,19 @@ def _stop(scheduler: Recorded) -> None:
     lib.gp_run_stop(scheduler.ptr)
 
 
-def _taken(scheduler: Recorded) -> tuple[Any, int]:
+def _taken(scheduler: Recorded) -> tuple[Rows, int]:
     """The recorded events, and the number of events that there was no room for."""
-    from .capture import dtype_of
+    from .capture import layout_of
 
+    layout = layout_of("gp_run_event")
     if scheduler.closed:
-        return np.empty(0, dtype_of("gp_run_event")), 0
+        return Rows(layout, b""), 0
     _stop(scheduler)
     lost = ffi.new("size_t *")
     n = lib.gp_run_events(scheduler.ptr, NULL, 0, lost)
-    rows = np.empty(n, dtype_of("gp_run_event"))
-    lib.gp_run_events(scheduler.ptr, ffi.from_buffer("struct gp_run_event[]", rows), n, lost)
-    return rows, int(lost[0])
+    rows = ffi.new("struct gp_run_event[]", n)
+    lib.gp_run_events(scheduler.ptr, rows, n, lost)
+    return Rows(layout, bytes(ffi.buffer(rows))), int(lost[0])
 
 
 def _memcpy() -> float:

@@ -7,9 +7,7 @@ process, or from a file that another process wrote (`ggml_py.record`).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple, get_origin
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .fields import RecordField, fields_of, plain, record_in
 from .layout import ALLOC, EARLIER, OWN, REUSE, GraphLayout, LayoutEvent
@@ -30,16 +28,14 @@ from .record import (
     SplitRecord,
     TensorRecord,
 )
+from .structs import Columns, Layout, Rows, numbers
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
-
     from .recorded import RunEvent
 
 _PLACED = (TENSOR_KINDS.index(NODE), TENSOR_KINDS.index(LEAF))  # the kinds that the passes place
 
-Layouts = Mapping[str, "np.dtype[Any]"]  # of each struct of sched_trace.h, by its name
-Columns = dict[str, list[Any]]
+Layouts = Mapping[str, Layout]  # of each struct of sched_trace.h, by its name
 
 # The struct of each array of struct gp_plan; the others are numbers.
 _STRUCTS = {
@@ -99,20 +95,13 @@ class Records(NamedTuple):
     all_pins_known: bool = False  # whether a pin without a known reason is one of libllama's
 
 
-def columns_of(rows: npt.NDArray[Any], max_src: int = 0) -> Columns:
-    """The fields of an array of records, each as a list."""
-    return {name: _values(rows[name], max_src) for name in rows.dtype.names or ()}
-
-
-def _values(column: npt.NDArray[Any], max_src: int) -> list[Any]:
-    """The column as Python values. Source ids lose the empty places at the end, but not those in
-    between, so each id keeps its index."""
-    values: list[Any] = column.tolist()
-    if not max_src or column.shape[1:] != (max_src,):
-        return values
-    used = max_src - (column[:, ::-1] >= 0).argmax(1)
-    used[(column < 0).all(1)] = 0
-    return [tuple(ids[:n]) for ids, n in zip(values, used.tolist(), strict=True)]
+def _sources(ids: tuple[int, ...]) -> tuple[int, ...]:
+    """Source ids without the empty places at the end. Those in between stay, so each id keeps its
+    index."""
+    n = len(ids)
+    while n and ids[n - 1] < 0:
+        n -= 1
+    return ids[:n]
 
 
 def rows_of(
@@ -141,16 +130,16 @@ def _column(
     field: RecordField, values: list[Any], names: Mapping[str, Callable[[int], Any]]
 ) -> Iterable[Any]:
     """Values of a C member as the field has them."""
-    hint, one_of = plain(field.hint), field.about.one_of
+    one_of = field.about.one_of
     if values and type(values[0]) is bytes:
         return [v.decode("utf-8", "replace") for v in values]
     if one_of:
         return [one_of[v] for v in values]
     if field.name in names:
         return map(names[field.name], values)
-    if hint is bool:
+    if plain(field.hint) is bool:
         return map(bool, values)
-    return map(tuple, values) if get_origin(hint) is tuple else values
+    return values
 
 
 def read(
@@ -161,7 +150,7 @@ def read(
     return _Reading(records, layouts, meaning).result()
 
 
-_NO_PARAMS = [0] * 16
+_NO_PARAMS = (0,) * 16
 _LAID_OUT = (None, OWN, EARLIER)  # enum gp_layout_of
 
 
@@ -209,11 +198,15 @@ class _Reading:
     # --- arrays
 
     def _columns(self, name: str, max_src: int = 0) -> Columns:
-        rows = np.frombuffer(self._arrays[name], self._layouts[_STRUCTS[name]])
-        return columns_of(rows, max_src)
+        rows = Rows(self._layouts[_STRUCTS[name]], self._arrays[name])
+        columns = rows.columns()
+        for member in rows.layout.members if max_src else ():
+            if member.values == max_src:
+                columns[member.name] = [*map(_sources, columns[member.name])]
+        return columns
 
     def _ids(self, name: str) -> tuple[int, ...]:
-        return tuple(np.frombuffer(self._arrays[name], np.int32).tolist())
+        return numbers(self._arrays[name])
 
     def _rows_of(self, record: Any, columns: Columns, **given: Iterable[Any]) -> tuple[Any, ...]:
         return rows_of(record, columns, self._names, **given)
@@ -226,12 +219,12 @@ class _Reading:
     # --- tables that have more than one array, or need a second look
 
     def _tensors(self, c: Columns) -> tuple[TensorRecord, ...]:
-        params = [() if p == _NO_PARAMS else tuple(p) for p in c["op_params"]]
+        params = [() if p == _NO_PARAMS else p for p in c["op_params"]]
         return self._rows_of(TensorRecord, c, id=range(len(params)), op_params=params)
 
     def _placements(self, c: Columns) -> tuple[Placement, ...]:
         pairs = zip(c["kind"], c["passes"], strict=True)
-        passes = [tuple(p) if kind in _PLACED else () for kind, p in pairs]
+        passes = [p if kind in _PLACED else () for kind, p in pairs]
         return self._rows_of(Placement, c, passes=passes)
 
     def _splits(self) -> tuple[SplitRecord, ...]:
@@ -298,14 +291,12 @@ def _alloc_sizes(
     )
 
 
-def run_events(
-    rows: npt.NDArray[Any], scheduler: int, began: int, base: int
-) -> tuple[RunEvent, ...]:
+def run_events(rows: Rows, scheduler: int, began: int, base: int) -> tuple[RunEvent, ...]:
     """The events of an array of struct gp_run_event. Their times begin at `began`, and `base`
     events are before them."""
     from .recorded import RunEvent
 
-    c = columns_of(rows)
+    c = rows.columns()
     return rows_of(
         RunEvent, c, scheduler=[scheduler] * len(rows),
         start=[t - began for t in c["start"]], end=[t - began for t in c["end"]],

@@ -16,7 +16,7 @@ import struct
 import sys
 import threading
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from functools import cache
 from html.parser import HTMLParser
@@ -38,6 +38,7 @@ from ggml_py.models.synthetic import LlamaSpec
 from ggml_py.record import stream
 from ggml_py.trace.fields import fields_of, optional, plain, record_in
 from ggml_py.trace.provenance import FACTS, Provenance
+from ggml_py.trace.structs import Layout, Rows
 
 from . import drawn_plans, record_mutator
 from .measured import knows_all
@@ -224,7 +225,7 @@ def _run(path: Path, put: Put) -> None:
 
 def _record(path: Path, put: Put) -> None:
     """JSON of its chunks, and the texts in the rows of its structures."""
-    structs: dict[str, np.dtype[Any]] = {}
+    structs: dict[str, Layout] = {}
     chunks = []
     for chunk in record_mutator.whole():
         payload = bytes(chunk.payload)
@@ -236,21 +237,22 @@ def _record(path: Path, put: Put) -> None:
             payload = json.dumps(data).encode()
         elif chunk.type == "plan":
             parts = {tag: bytes(part) for tag, part in chunk.sections().items()}
-            rows = np.frombuffer(parts["rows"], structs["gp_tensor_record"]).copy()
-            _texts(rows, put, "gp_tensor_record")
-            payload = record_mutator.sections({**parts, "rows": rows.tobytes()})
+            rows = _texts(parts["rows"], put, "gp_tensor_record", structs)
+            payload = record_mutator.sections({**parts, "rows": rows})
         chunks.append((chunk.type, chunk.process, chunk.time, payload))
     path.write_bytes(record_mutator.written(chunks))
 
 
-def _texts(rows: np.ndarray[Any, Any], put: Put, struct_: str) -> None:
-    for name in rows.dtype.names or ():
-        kind = rows.dtype[name].base
-        if kind.kind == "S" and kind.itemsize > 1:
-            was = [text.decode("utf-8", "replace") for text in rows[name].flat]
-            short = in_a_name(put)
-            cut = [short((struct_, name), text).encode("utf-8", "replace") for text in was]
-            rows[name] = np.array(cut, f"S{kind.itemsize}").reshape(rows[name].shape)
+def _texts(rows: bytes, put: Put, struct_: str, structs: Mapping[str, Layout]) -> bytes:
+    layout, out, short = structs[struct_], bytearray(rows), in_a_name(put)
+    for member in layout.members:
+        if member.is_text:
+            size = int(str(member.format)[1:])
+            for i, text in enumerate(Rows(layout, rows)[member.name]):
+                new = short((struct_, member.name), text.decode("utf-8", "replace"))
+                at = i * layout.size + member.offset
+                out[at : at + size] = new.encode("utf-8", "replace")[:size].ljust(size, b"\0")
+    return bytes(out)
 
 
 def _machine(path: Path, put: Put) -> None:
