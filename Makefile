@@ -10,7 +10,7 @@ MACHINE ?= $(shell uname -m)
 BACKEND ?= cuda
 BUDGET ?= 540
 
-.PHONY: help build test all lint format oracle sanitize schema docs site serve wheel wheels gpu-kit gpu-run gpu-results
+.PHONY: help build test all lint format oracle sanitize schema docs site serve wheel wheels wheel-pure gpu-kit gpu-run gpu-results
 help:           ## list these verbs
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## */\t/' | expand -t 12
 
@@ -56,6 +56,9 @@ wheel:          ## a wheel for this machine in dist/
 
 wheels:         ## a wheel for other machines, and the sdist, in dist/; MACHINE=x86_64,aarch64
 	$(PYTHON) -m vendor.wheels --machine $(MACHINE) --out dist
+
+wheel-pure:     ## a wheel without native code in dist/, which reads plans, records and logs anywhere
+	$(PYTHON) -m pip wheel . --no-deps -w dist --config-settings pure=true
 
 gpu-kit:        ## a kit for a machine with a GPU; ARCH=90 PYTHONS=3.12 BACKEND=cuda (none: a dry run)
 	@$(PYTHON) benchmarks/gpu/make_kit.py --out $(KIT) --arch $(ARCH) --pythons "$(PYTHONS)" --backend $(BACKEND) $(KITFLAGS)

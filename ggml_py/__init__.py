@@ -194,13 +194,13 @@ __all__ = sorted(_PUBLIC)
 
 
 def __getattr__(name: str) -> Any:
-    if name in _FOLDERS:
-        return importlib.import_module(f"ggml_py.{name}")
-    if name not in _PUBLIC and name != "ops":
+    if name not in _PUBLIC and name not in _FOLDERS and name != "ops":
         raise AttributeError(f"module 'ggml_py' has no attribute '{name}'")
     if _PUBLIC.get(name) not in _PLAIN:
         # Before numpy: it says which Pythons are not supported.
         importlib.import_module("ggml_py.boundary.ffi")
+    if name in _FOLDERS:
+        return importlib.import_module(f"ggml_py.{name}")
     if name in ("enums", "ops"):
         value: Any = importlib.import_module(
             "ggml_py.enums" if name == "enums" else "ggml_py.graphs.ops"
@@ -231,9 +231,9 @@ def __dir__() -> list[str]:
 
 
 if not any(Path(__file__).parent.glob("native/lib/*/build.json")):
-    from .builds import why_none
+    from .builds import is_pure, why_none
 
-    if _why := why_none():
+    if (_why := why_none()) and not is_pure():
         import warnings
 
         warnings.warn(f"{_why}. Until then plans can be read, but nothing can run", stacklevel=2)

@@ -314,7 +314,7 @@ def _defined(name: str, module: str) -> Kind | None:
     file = _PACKAGE.joinpath(*module.split(".")).with_suffix(".py")
     if not module.startswith(f"{__package__}.") or not file.exists():
         return None
-    for node in ast.walk(ast.parse(file.read_text())):
+    for node in ast.walk(ast.parse(file.read_text("utf-8"))):
         if isinstance(node, ast.ImportFrom):
             for alias in node.names:
                 if (alias.asname or alias.name) == name:

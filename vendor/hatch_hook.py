@@ -17,6 +17,9 @@ class GgmlHook(BuildHookInterface[Any]):
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Build, or find the build; set the wheel's tag and which files go where."""
+        if pep517.is_pure():
+            self.build_config.target_config["exclude"] = ["/ggml_py/native"]
+            return
         built = pep517.built()
         platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
         build_data["pure_python"] = False

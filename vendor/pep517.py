@@ -22,6 +22,7 @@ from vendor.report import BuildError
 
 Settings = Mapping[str, Any] | None
 
+_OFF = ("0", "false", "no", "off")
 _settings: dict[str, Any] = {}      # of the running hook; PEP 517 runs one hook per process
 
 
@@ -33,18 +34,19 @@ def argv_of(settings: Settings) -> list[str]:
     lists = {"backend", "cards", "sanitize"}
     for given, value in (settings or {}).items():
         name = given.lstrip("-")
+        if name == "pure":          # `is_pure`: nothing is built
+            continue
         values = [str(one) for one in value] if isinstance(value, (list, tuple)) else [str(value)]
         if name == "D" or name == "define":
             argv += [f"-D{one}" for one in values]
         elif name in switches:
-            if values[-1].lower() not in ("0", "false", "no", "off"):
+            if values[-1].lower() not in _OFF:
                 argv.append(f"--{name}")
         elif name in valued:
             argv.append(f"--{name}={','.join(values) if name in lists else values[-1]}")
         else:
-            raise BuildError(
-                f"unknown config setting {given!r}; known: {', '.join(sorted(switches | valued))}, "
-                "D")
+            known = ", ".join(sorted(switches | valued | {"pure"}))
+            raise BuildError(f"unknown config setting {given!r}; known: {known}, D")
     return argv
 
 
@@ -62,6 +64,11 @@ def _with(settings: Settings) -> Iterator[None]:
 
 def _chosen(settings: Settings) -> Options:
     return build_ggml.options_of(build_ggml.parser("config settings").parse_args(argv_of(settings)))
+
+
+def is_pure() -> bool:
+    """Whether the running hook's settings ask for a wheel without native code, for any system."""
+    return str(_settings.get("pure", "false")).lower() not in _OFF
 
 
 def built() -> Path:
@@ -88,6 +95,8 @@ def brought(folder: Path) -> dict[str, Path]:
 
 def _needs(settings: Settings) -> list[str]:
     """Packages that the build needs from the index; none if the finished build is cached."""
+    if is_pure():
+        return []
     toolchain.check_python()
     options = _chosen(settings)
     toolchain.check_names(options.backend)

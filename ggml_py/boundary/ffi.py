@@ -119,9 +119,9 @@ def _remedy(error: ImportError) -> str:
 
 
 _interpreter.check()
+BUILD = select(os.environ.get("GGML_PY_UPSTREAM"))
 if sys.modules.get("ggml_py._ggml", ...) is None:
     raise NotBuiltError("the native module of ggml_py is blocked in this process")
-BUILD = select(os.environ.get("GGML_PY_UPSTREAM"))
 _processor.check(BUILD)
 _check_numbers(BUILD)
 _module = _open(BUILD)

@@ -41,7 +41,7 @@ def builds() -> list[dict[str, Any]]:
 def _builds_in(folder: Path) -> list[dict[str, Any]]:
     found = []
     for manifest in folder.glob("*/build.json"):
-        build = json.loads(manifest.read_text())
+        build = json.loads(manifest.read_text("utf-8"))
         build["folder"] = manifest.parent
         found.append(build)
     return sorted(found, key=lambda b: str(b.get("built_at", "")), reverse=True)
@@ -79,10 +79,22 @@ def _hash(file: Path) -> str:
     return hashlib.sha256(file.read_bytes()).hexdigest() if file.is_file() else ""
 
 
+def is_pure() -> bool:
+    """Whether this package is the wheel for any system, which can neither have nor make a build."""
+    scripts = (PACKAGE.parent / "build_ggml.py", PACKAGE / "_build")
+    return not (any(path.exists() for path in scripts) or builds())
+
+
 def why_none() -> str:
     """Why there is no build to load, and what to do about it; "" if there is one."""
     if builds():
         return ""
+    if is_pure():
+        return (
+            "this needs ggml's native library. The wheel for any system (py3-none-any) lacks it: "
+            "it reads plans, runs, records and logs. The wheels for Linux (x86-64, aarch64) and "
+            "macOS (arm64) have it: `pip install --force-reinstall ggml-xray` there"
+        )
     do = "`python build_ggml.py` in the source tree builds it"
     others = [build for build in _installed() if build["ggml_version"] == UPSTREAM]
     if not others:
@@ -117,7 +129,7 @@ def select(wanted: str | None) -> dict[str, Any]:
     """The build that `wanted` names, or the default one. Raises `NotBuiltError`."""
     present = builds()
     if not present:
-        raise NotBuiltError(f"{why_none()}, and so does `pip install .`")
+        raise NotBuiltError(why_none() + ("" if is_pure() else ", and so does `pip install .`"))
     if wanted:
         exact = [b for b in present if wanted in (b["key"], b["label"])]
         matching = exact or [b for b in present if wanted in _names(b)]

@@ -23,7 +23,10 @@ def find_script() -> Path:
     for folder in (PACKAGE.parent, PACKAGE / "_build"):
         if (folder / "build_ggml.py").is_file():
             return folder / "build_ggml.py"
-    raise NotBuiltError(f"build_ggml.py is neither in {PACKAGE.parent} nor in {PACKAGE / '_build'}")
+    from . import why_none
+
+    where = f"build_ggml.py is neither in {PACKAGE.parent} nor in {PACKAGE / '_build'}"
+    raise NotBuiltError(why_none() or where)
 
 
 def folder_of(*arguments: str, quiet: bool = False) -> Path | None:

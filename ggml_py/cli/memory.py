@@ -72,8 +72,6 @@ def command(
     ggml-py memory plan.json.gz --html memory.html
     ggml-py memory model.gguf --fit-print
     """
-    from ..llama import LlamaModel
-    from ..llama.room import expert_caches
     from ..memory.node_moves import node_moves
 
     if fit_print and (as_json or html):
@@ -84,6 +82,9 @@ def command(
             raise click.UsageError(f"--html {html} would replace what is read: give another name")
     room, notes = Room(), list[str]()
     if model.is_model:
+        from ..llama import LlamaModel
+        from ..llama.room import expert_caches
+
         check_options(model)
         asked = _as_fit_params() if fit_print else {}
         if model.options["graphs"] == "auto":  # exact sizes for every architecture are libllama's

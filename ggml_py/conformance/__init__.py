@@ -1,5 +1,6 @@
 """Whether devices compute right: op by op with upstream's own program, and in a model."""
 
+from ..boundary import ffi as ffi  # first: without it the error says which wheel has it
 from .backend_ops import check_ops as check_ops
 from .diverge import ModelSide as ModelSide
 from .diverge import diverge as diverge

@@ -56,8 +56,8 @@ def open_file(path: str | os.PathLike[str]) -> BinaryIO:
             raise ValueError(f"{path} is {_KINDS.get(kind, 'not a file')}: expected a file")
         if is_pipe and hasattr(os, "set_blocking"):
             os.set_blocking(number, True)
-        if kind == stat.S_IFREG and now.st_size == 0:  # files of /proc: they fail here, by name
-            os.pread(number, 4096, 0)
+        if kind == stat.S_IFREG and now.st_size == 0 and hasattr(os, "pread"):
+            os.pread(number, 4096, 0)  # files of /proc: they fail here, by name
         return os.fdopen(number, "rb", buffering=0)
     except BlockingIOError:  # such as /proc/kmsg and trace_pipe
         os.close(number)

@@ -26,6 +26,8 @@ _PUBLIC = {
 def __getattr__(name: str) -> Any:
     if name not in _PUBLIC:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name != "Fit":  # first: without it the error says which wheel has it
+        importlib.import_module("ggml_py.boundary.ffi")
     found = getattr(importlib.import_module(f".{_PUBLIC[name]}", __name__), name)
     globals()[name] = found
     return found

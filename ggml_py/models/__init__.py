@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..boundary import ffi as ffi  # first: without it the error says which wheel has it
 from ..llama.batch import Batch as Batch
 from ..llama.generation import Interrupted as Interrupted
 from ..llama.model import Model as Model

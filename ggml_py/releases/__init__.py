@@ -1,5 +1,6 @@
 """The same work under several releases of ggml: what a new release plans differently, and why."""
 
+from ..boundary import ffi as ffi  # first: without it the error says which wheel has it
 from .attribution import Attribution as Attribution
 from .attribution import changes as changes
 from .bisect import Bisection as Bisection

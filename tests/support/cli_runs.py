@@ -13,11 +13,8 @@ from pathlib import Path
 
 PROGRAM = shutil.which("ggml-py", path=str(Path(sys.executable).parent))
 COMMAND = [PROGRAM] if PROGRAM else [sys.executable, "-m", "ggml_py"]
-# Runs it without the native library.
-BLOCKED = [
-    sys.executable, "-c",
-    "import sys; sys.modules['ggml_py._ggml'] = None\nfrom ggml_py.cli import main; main()",
-]  # fmt: skip
+# Runs it without the native library, where only Python is.
+BLOCKED = [sys.executable, str(Path(__file__).with_name("elsewhere.py")), "ggml_py"]
 
 
 SERVER = Path(__file__).with_name("cli_server.py")
