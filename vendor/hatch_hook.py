@@ -19,6 +19,8 @@ class GgmlHook(BuildHookInterface[Any]):
         """Build, or find the build; set the wheel's tag and which files go where."""
         if pep517.is_pure():
             self.build_config.target_config["exclude"] = ["/ggml_py/native"]
+            note = ROOT / "vendor" / "lacking.txt"
+            build_data["force_include"][str(note)] = f"ggml_py/native/{note.name}"
             return
         built = pep517.built()
         platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")

@@ -26,6 +26,7 @@ from .processor import lacking
 PACKAGE = Path(__file__).resolve().parent.parent
 LIB_DIR = PACKAGE / "native" / "lib"
 DEFAULT = Path(__file__).with_name("default_enums.py")
+_PURE = PACKAGE / "native" / "lacking.txt"  # of the wheel for any system: what it says instead
 
 
 def builds() -> list[dict[str, Any]]:
@@ -81,8 +82,7 @@ def _hash(file: Path) -> str:
 
 def is_pure() -> bool:
     """Whether this package is the wheel for any system, which can neither have nor make a build."""
-    scripts = (PACKAGE.parent / "build_ggml.py", PACKAGE / "_build")
-    return not (any(path.exists() for path in scripts) or builds())
+    return _PURE.exists()
 
 
 def why_none() -> str:
@@ -90,11 +90,7 @@ def why_none() -> str:
     if builds():
         return ""
     if is_pure():
-        return (
-            "this needs ggml's native library. The wheel for any system (py3-none-any) lacks it: "
-            "it reads plans, runs, records and logs. The wheels for Linux (x86-64, aarch64) and "
-            "macOS (arm64) have it: `pip install --force-reinstall ggml-xray` there"
-        )
+        return _PURE.read_text("utf-8").strip()
     do = "`python build_ggml.py` in the source tree builds it"
     others = [build for build in _installed() if build["ggml_version"] == UPSTREAM]
     if not others:

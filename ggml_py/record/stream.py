@@ -18,7 +18,7 @@ import zlib
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from ..trace.structs import Layout, Member
+from ..trace.structs import Member, StructLayout
 
 MAGIC = b"GGMLPYRECORD1\r\n\n"
 _CHUNK = struct.Struct("<4s4sQIIq")
@@ -134,11 +134,11 @@ class _File:
         return len(self._content)
 
 
-def layouts(described: dict[str, Any]) -> dict[str, Layout]:
+def layouts(described: dict[str, Any]) -> dict[str, StructLayout]:
     """The layouts that a "head" chunk describes."""
-    found: dict[str, Layout] = {}
+    found: dict[str, StructLayout] = {}
     for name, one in described.items():
         fields = [(str(field), str(format_), int(at)) for field, format_, at in one["fields"]]
         members = (Member(field, found.get(text, text), at) for field, text, at in fields)
-        found[name] = Layout(int(one["size"]), tuple(members))
+        found[name] = StructLayout(int(one["size"]), tuple(members))
     return found

@@ -27,17 +27,17 @@ from ..trace.record import (
     RefusalRecord,
     collection_paused,
 )
-from ..trace.structs import Layout, Member
+from ..trace.structs import Member, StructLayout
 from ..typed import typed
 
 if TYPE_CHECKING:
     from ..graphs.graph import Graph
 
 
-class _Layouts(Mapping[str, Layout]):
+class _Layouts(Mapping[str, StructLayout]):
     """Our C records by name, laid out as the compiler told cffi."""
 
-    def __getitem__(self, struct: str) -> Layout:
+    def __getitem__(self, struct: str) -> StructLayout:
         return layout_of(struct)
 
     def __iter__(self) -> Iterator[str]:
@@ -48,14 +48,14 @@ class _Layouts(Mapping[str, Layout]):
 
 
 @cache
-def layout_of(struct: str) -> Layout:
+def layout_of(struct: str) -> StructLayout:
     """The layout of one of our C records, as the compiler told cffi."""
     ctype = ffi.typeof(f"struct {struct}")
     members = (Member(name, _format(item.type), item.offset) for name, item in ctype.fields)
-    return Layout(ffi.sizeof(ctype), tuple(members))
+    return StructLayout(ffi.sizeof(ctype), tuple(members))
 
 
-def _format(ctype: Any) -> str | Layout:
+def _format(ctype: Any) -> str | StructLayout:
     if ctype.kind == "array":
         if ctype.item.cname == "char":
             return f"S{ctype.length}"

@@ -28,14 +28,14 @@ from .record import (
     SplitRecord,
     TensorRecord,
 )
-from .structs import Columns, Layout, Rows, numbers
+from .structs import Columns, Rows, StructLayout, numbers
 
 if TYPE_CHECKING:
     from .recorded import RunEvent
 
 _PLACED = (TENSOR_KINDS.index(NODE), TENSOR_KINDS.index(LEAF))  # the kinds that the passes place
 
-Layouts = Mapping[str, Layout]  # of each struct of sched_trace.h, by its name
+Layouts = Mapping[str, StructLayout]  # of each struct of sched_trace.h, by its name
 
 # The struct of each array of struct gp_plan; the others are numbers.
 _STRUCTS = {

@@ -26,13 +26,13 @@ class Member(NamedTuple):
     text, "i4:10" for an array, or the layout of a struct."""
 
     name: str
-    format: str | Layout
+    format: str | StructLayout
     offset: int
 
     @property
     def values(self) -> int:
         """How many values an array has; 0 for a member that is none."""
-        text = "" if isinstance(self.format, Layout) else self.format
+        text = "" if isinstance(self.format, StructLayout) else self.format
         return self._count(text.partition(":")[2]) if ":" in text else 0
 
     def _count(self, digits: str) -> int:
@@ -48,7 +48,7 @@ class Member(NamedTuple):
     @property
     def code(self) -> str:
         """Its format in the module `struct`. Raises ValueError for an unknown one."""
-        if isinstance(self.format, Layout):
+        if isinstance(self.format, StructLayout):
             return f"{self.format.size}s"
         base, n = self.format.partition(":")[0], self.values
         if base in _INTEGERS:
@@ -57,7 +57,7 @@ class Member(NamedTuple):
 
     def read(self, columns: Sequence[Sequence[Any]]) -> list[Any]:
         """Its values in all rows, from the columns of its single values."""
-        if isinstance(self.format, Layout):
+        if isinstance(self.format, StructLayout):
             return [row for raw in columns[0] for row in Rows(self.format, raw)]
         if self.is_text:
             columns = [[text.rstrip(b"\0") for text in column] for column in columns]
@@ -65,7 +65,7 @@ class Member(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Layout:
+class StructLayout:
     """The layout of a struct of `size` bytes. Raises ValueError if there is no such struct."""
 
     size: int
@@ -107,7 +107,7 @@ class Layout:
 class Rows:
     """The rows of an array of structs, as dicts; `rows["ne"]` is a column of them."""
 
-    def __init__(self, layout: Layout, content: bytes) -> None:
+    def __init__(self, layout: StructLayout, content: bytes) -> None:
         """Raises ValueError for bytes that are not whole rows."""
         if len(content) % layout.size:
             raise ValueError(f"{len(content):,} bytes are not whole rows of {layout.size:,}")

@@ -38,7 +38,7 @@ from ggml_py.models.synthetic import LlamaSpec
 from ggml_py.record import stream
 from ggml_py.trace.fields import fields_of, optional, plain, record_in
 from ggml_py.trace.provenance import FACTS, Provenance
-from ggml_py.trace.structs import Layout, Rows
+from ggml_py.trace.structs import Rows, StructLayout
 
 from . import drawn_plans, record_mutator
 from .measured import knows_all
@@ -225,7 +225,7 @@ def _run(path: Path, put: Put) -> None:
 
 def _record(path: Path, put: Put) -> None:
     """JSON of its chunks, and the texts in the rows of its structures."""
-    structs: dict[str, Layout] = {}
+    structs: dict[str, StructLayout] = {}
     chunks = []
     for chunk in record_mutator.whole():
         payload = bytes(chunk.payload)
@@ -243,7 +243,7 @@ def _record(path: Path, put: Put) -> None:
     path.write_bytes(record_mutator.written(chunks))
 
 
-def _texts(rows: bytes, put: Put, struct_: str, structs: Mapping[str, Layout]) -> bytes:
+def _texts(rows: bytes, put: Put, struct_: str, structs: Mapping[str, StructLayout]) -> bytes:
     layout, out, short = structs[struct_], bytearray(rows), in_a_name(put)
     for member in layout.members:
         if member.is_text:

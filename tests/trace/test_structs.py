@@ -5,10 +5,10 @@ import random
 import numpy as np
 import pytest
 
-from ggml_py.trace.structs import Layout, Member, Rows, numbers
+from ggml_py.trace.structs import Member, Rows, StructLayout, numbers
 
-INNER = Layout(16, (Member("n", "u8", 0), Member("tag", "S5", 9)))
-WHOLE = Layout(
+INNER = StructLayout(16, (Member("n", "u8", 0), Member("tag", "S5", 9)))
+WHOLE = StructLayout(
     96, (Member("e", "i8", 80), Member("a", "i1", 0), Member("ne", "i4:4", 4),
          Member("in", INNER, 24),
          Member("u", "u2:3", 40), Member("name", "S20", 50), Member("one", "i4:1", 72)),
@@ -18,7 +18,7 @@ WHOLE = Layout(
 def dtype_of(layout):
     formats = []
     for _name, format_, _at in layout.members:
-        if isinstance(format_, Layout):
+        if isinstance(format_, StructLayout):
             formats.append(dtype_of(format_))
         else:
             base, _colon, n = format_.partition(":")
@@ -32,7 +32,7 @@ def dtype_of(layout):
 def plain(value, layout):
     if isinstance(value, np.ndarray):
         return tuple(value.tolist())
-    if isinstance(layout, Layout):
+    if isinstance(layout, StructLayout):
         return {m.name: plain(value[m.name], m.format) for m in layout.members}
     return value.item() if isinstance(value, np.generic) else value
 
@@ -60,18 +60,18 @@ def test_no_rows_have_empty_columns():
     [("a", "i4:-1", 0)], [("a", "S", 0)], [("a", "", 0)], [("a", "i4:x", 0)], [("a", "i4", -1)],
     [("a", "i8", 1)], [("a", "i4", 0), ("b", "i4", 3)], [("a", "i4", 0), ("a", "i4", 4)],
     [("a", "i4:99999999999999999999", 0)], [("a", "S99999999999999999999", 0)],
-    [("a", Layout(9, ()), 0)],
+    [("a", StructLayout(9, ()), 0)],
 ])  # fmt: skip
 def test_a_struct_that_cannot_be_is_refused(members):
     with pytest.raises(ValueError):
-        Layout(8, tuple(Member(*member) for member in members))
+        StructLayout(8, tuple(Member(*member) for member in members))
 
 
 def test_a_part_of_a_row_is_refused():
     for content in (b"1234567", b"123456789"):
         with pytest.raises(ValueError, match="not whole"):
-            Rows(Layout(8, ()), content)
+            Rows(StructLayout(8, ()), content)
     with pytest.raises(ValueError, match="not whole"):
         numbers(b"123")
     with pytest.raises(ValueError, match="a row of 0 bytes"):
-        Layout(0, ())
+        StructLayout(0, ())
