@@ -1,13 +1,13 @@
 """Arrays of C structs in bytes, read by the description of their layout.
 
 A record is read on machines that have nothing but Python, so this does without numpy. Struct
-members do not overlap, and have the byte order of this machine.
+members do not overlap, are aligned, and have the byte order of this machine.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from operator import attrgetter
@@ -46,6 +46,11 @@ class Member(NamedTuple):
         return isinstance(self.format, str) and self.format[:1] == "S"
 
     @property
+    def is_number(self) -> bool:
+        """Whether its values are integers."""
+        return isinstance(self.format, str) and not self.is_text
+
+    @property
     def code(self) -> str:
         """Its format in the module `struct`. Raises ValueError for an unknown one."""
         if isinstance(self.format, StructLayout):
@@ -55,13 +60,29 @@ class Member(NamedTuple):
             return f"{n or 1}{_INTEGERS[base]}"
         return f"{self._count(base[1:] if base[:1] == 'S' else '')}s" * (n or 1)
 
-    def read(self, columns: Sequence[Sequence[Any]]) -> list[Any]:
-        """Its values in all rows, from the columns of its single values."""
+    @property
+    def width(self) -> int:
+        """Bytes of a value of it."""
         if isinstance(self.format, StructLayout):
-            return [row for raw in columns[0] for row in Rows(self.format, raw)]
-        if self.is_text:
-            columns = [[text.rstrip(b"\0") for text in column] for column in columns]
-        return list(zip(*columns, strict=True)) if self.values else list(columns[0])
+            return self.format.size
+        return struct.calcsize(f"={self.code}") // (self.values or 1)
+
+    def read(self, content: bytes, size: int) -> list[Any]:
+        """Its values in all rows of `size` bytes."""
+        width, n, end = self.width, self.values, len(content)
+        columns: list[list[Any]] = []
+        for at in range(self.offset, self.offset + width * (n or 1), width):
+            if isinstance(self.format, StructLayout):
+                parts = [content[i : i + width] for i in range(at, end, size)]
+                columns.append([*Rows(self.format, b"".join(parts))])
+            elif self.is_text:
+                texts = [content[i : i + width] for i in range(at, end, size)]
+                columns.append([text.rstrip(b"\0") for text in texts])
+            else:
+                code: Any = _INTEGERS[self.format.partition(":")[0]]
+                values = memoryview(content).cast(code)
+                columns.append(values[at // width :: size // width].tolist())
+        return [*zip(*columns, strict=True)] if n else columns[0]
 
 
 @dataclass(frozen=True)
@@ -79,6 +100,8 @@ class StructLayout:
             if member.offset < end:
                 raise ValueError(f"the field {member.name!r} begins in the one before it")
             end = member.offset + struct.calcsize(f"={member.code}")
+            if member.is_number and (member.offset % member.width or self.size % member.width):
+                raise ValueError(f"the field {member.name!r} is not aligned")
         if end > self.size or len({member.name for member in self.members}) < len(self.members):
             raise ValueError(f"its fields do not fit into a struct of {self.size:,} bytes")
 
@@ -89,19 +112,7 @@ class StructLayout:
 
     def columns(self, content: bytes, members: Iterable[Member]) -> Columns:
         """Values of the rows in `content`, by the members' names."""
-        at, text = 0, "="
-        ordered = sorted(members, key=attrgetter("offset"))
-        for member in ordered:
-            text += f"{member.offset - at}x{member.code}"
-            at = member.offset + struct.calcsize(f"={member.code}")
-        reader = struct.Struct(f"{text}{self.size - at}x")
-        singles = [*zip(*reader.iter_unpack(content), strict=True)]
-        found, at = {}, 0
-        for member in ordered:
-            n = member.values or 1
-            found[member.name] = member.read(singles[at : at + n]) if singles else []
-            at += n
-        return found
+        return {member.name: member.read(content, self.size) for member in members}
 
 
 class Rows:
