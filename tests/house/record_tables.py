@@ -213,7 +213,7 @@ TABLES = {  # page, name there: table
     ("MODELS.md", "benchmarks/promises.py: what-ifs"): what_ifs,
     ("ARCHITECTURES.md", "benchmarks/any_model.py: devices"): any_models,
     ("ARCHITECTURES.md", "benchmarks/any_model.py"): by_architecture,
-    ("MEMORY.md", "benchmarks/fit_print.py"): fit_print,
+    ("MEMORY_CHECKED.md", "benchmarks/fit_print.py"): fit_print,
     ("RELEASES_CHECKED.md", "benchmarks/release_rules.py"): release_rules,
     ("RELEASES_CHECKED.md", "benchmarks/corpus_releases.py"): corpus_releases,
     ("RELEASES_CHECKED.md", "benchmarks/corpus_releases.py: plans"): corpus_plans,
