@@ -27,10 +27,11 @@ VERBS = {group: [module.command for module in verbs] for group, verbs in GROUPS.
 
 
 def on_config(config):
-    """Puts the pages into the navigation, in the groups of `ggml-py --help`."""
+    """Puts the pages into the navigation of the reference, in the groups of `ggml-py --help`."""
     listed = [{group: [{v.name: f"{FOLDER}/{v.name}.md"} for v in verbs]}
               for group, verbs in VERBS.items()]  # fmt: skip
-    config.nav.append({"Verbs": listed})
+    reference = next(part["Reference"] for part in config.nav if "Reference" in part)
+    reference.insert(1, {"Verbs": listed})
 
 
 def on_files(files, config):
