@@ -69,6 +69,7 @@ names, printed = {}, []
 for language, code in json.load(sys.stdin):
     if language == "sh":  # its exit status is part of what it tells
         both = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        code = f"unset COLUMNS\\n{code}" if "|" in code else code  # nothing is wrapped in a pipe
         done = subprocess.run(["bash", "-c", code], **both, text=True, check=False)
         printed.append(done.stdout)
         continue
