@@ -95,10 +95,10 @@ def flag_text(value: Any, bench: bool = False) -> str:
 TABLE = (
     Keyword("devices", ("-d", "-dev", "--device"), "devices", ("CPU",),
             "Devices in priority order: repeat the option, or separate them by commas. none: only "
-            "the CPU; rpc:HOST:PORT: a server's; sim:NAME[,SETTING=...]: a simulated one "
-            "(profile=cuda, memory=8G, min_batch=32, ...); CPU,memory=64G: the CPU of a machine "
-            "with more memory, or less. Default: all, GPUs first, the CPU last; BLAS takes part if "
-            "it is named, or if no device is.", DEVICES,
+            "the CPU. rpc:HOST:PORT is a server's device. sim:NAME[,SETTING=...] is a simulated "
+            "one, with settings like profile=cuda, memory=8G, min_batch=32. CPU,memory=64G is the "
+            "CPU of a machine with more memory, or less. Default: all, the GPUs first, CPU last. "
+            "BLAS takes part if it is named, or if no device is.", DEVICES,
             verb_default=(), metavar="NAME", saved=True, usual=True),
     Keyword("n_gpu_layers", ("-ngl", "--gpu-layers", "--n-gpu-layers"), "layers", 0,
             "Layers whose weights go to the GPUs, shared out by free memory; or all.",
