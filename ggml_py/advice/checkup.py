@@ -210,6 +210,33 @@ def checkup(
     )  # fmt: skip
 
 
+def verdict_of(
+    plan: Planned,
+    findings: Sequence[Finding],
+    cost: Cost | None = None,
+    measured: float | None = None,
+    best: Remedy | None = None,
+    is_tried: bool = False,
+) -> str:
+    """The answer about one plan, in a sentence. `measured` are seconds. See `checkup`."""
+    phase = phase_of(plan, findings, cost, measured)
+    return checkup([phase], best=best, is_tried=is_tried).verdict
+
+
+def phase_of(
+    plan: Planned,
+    findings: Sequence[Finding],
+    cost: Cost | None = None,
+    measured: float | None = None,
+    what: str = "",
+    n_tokens: int | None = None,
+) -> Phase:
+    """A graph, named by its tokens unless `what` names it."""
+    n = n_tokens or plan.provenance.n_tokens
+    what = what or ("the graph" if n is None else "a token" if n == 1 else f"{n} tokens")
+    return Phase(what, n, plan, findings, cost, measured)
+
+
 def _command(made: Provenance) -> str:
     """The command line that makes such plans, with nothing left to its --fit; "" if unknown."""
     if made.model is None or made.flags is None:
@@ -307,7 +334,7 @@ def _slow(
         return f"{verdict}; {_with(first, best)}"
     untried = reason.advice if reason and reason.advice.endswith(_UNTRIED) else ""
     none = "nothing that was tried" if is_late else "no change was found that"
-    none = f"{none} is quicker and fits" if is_tried else "changes are tried when MODEL is given"
+    none = f"{none} is quicker and fits" if is_tried else "`ggml-py check MODEL` tries changes"
     return f"{verdict}; {untried or none}"
 
 

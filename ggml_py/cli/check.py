@@ -164,12 +164,10 @@ def _phase(
     n_tokens: int | None = None,
     measured: float | None = None,
 ) -> Phase:
-    from ..advice.checkup import Phase
+    from ..advice.checkup import phase_of
 
-    n = n_tokens or plan.provenance.n_tokens
-    what = what or ("the graph" if n is None else "a token" if n == 1 else f"{n} tokens")
     findings = predictions.advice(plan)
-    return Phase(what, n, plan, findings, predictions.cost(plan), measured)
+    return phase_of(plan, findings, predictions.cost(plan), measured, what, n_tokens)
 
 
 def _of_record(source: Source, predictions: Predictions) -> Iterator[Phase]:

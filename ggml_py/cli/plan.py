@@ -114,6 +114,7 @@ def command(
         if not data:
             why, remedy = _answer(plan, predictions)
             answer = {
+                "verdict": _verdict(plan, predictions, remedy),
                 **why.to_dict(),
                 "remedy": None if remedy is None else remedy.to_dict(),
                 "shortfalls": _shortfalls(predictions),
@@ -131,11 +132,16 @@ def command(
     else:
         said = predictions.of(plan)
         shown = verbose or "advice" in parts or not (parts or output)
-        if shown and (lacks := _lacks(predictions)):
+        lacks = _lacks(predictions)
+        if shown and lacks:
             say("\n".join(one.verdict for one in lacks))
             click.echo("`ggml-py memory` with the same options looks for changes that make it fit")
         if verbose or not (parts or output):
-            show(plan, verbose, *_answer(plan, predictions))
+            why, remedy = _answer(plan, predictions)
+            verdict = "" if lacks else _verdict(plan, predictions, remedy)
+            if verdict and not verdict.lower().startswith(plan.headline().lower()):
+                say(verdict)
+            show(plan, verbose, why, remedy)
             if plan.provenance.known and not model.is_model:
                 say(f"made with {plan.provenance.text}")
     if said:
@@ -152,6 +158,15 @@ def _lacks(predictions: Predictions) -> Sequence[Shortfall] | None:
 def _shortfalls(predictions: Predictions) -> list[dict[str, Any]] | None:
     lacks = _lacks(predictions)
     return None if lacks is None else [one.to_dict() for one in lacks]
+
+
+def _verdict(plan: Plan, predictions: Predictions, remedy: Remedy | None) -> str:
+    """The answer in a sentence, as `check` begins."""
+    from ..advice.checkup import verdict_of
+
+    findings, cost = predictions.findings(plan), predictions.cost(plan)
+    best = remedy if remedy is not None and remedy.seconds else None
+    return verdict_of(plan, findings, cost, None, best, predictions.remedies is not None)
 
 
 def _answer(plan: Plan, predictions: Predictions) -> tuple[WhySplits, Remedy | None]:

@@ -35,14 +35,15 @@ def show(
     remedy: Remedy | None = None,
     console: Console | None = None,
 ) -> None:
-    """Prints the headline, each backend's share, the splits, and the reasons for their number. With
-    `nodes` it prints every split, every node with its cause, and memory. `why` and `remedy` are
-    computed from the plan unless `why` is given."""
+    """Prints splits and copies, each backend's share, the splits, and the reasons for their number.
+    With `nodes` it prints every split, every node with its cause, and memory. `why` and `remedy`
+    are computed from the plan unless `why` is given."""
     console = console or new_console()
     if why is None:
         why = why_splits(plan)
         remedy = remedy_of(plan, why)
-    say(headline(plan), console=console, style="bold")
+    line = headline(plan)  # the table has the rest
+    say(line.partition(", nodes: ")[0] if plan.nodes else line, console=console, style="bold")
     console.print(devices_table(plan))
     if nodes and plan.breakdown:
         console.print(memory_table(plan))

@@ -45,7 +45,7 @@ def on_screen(text):
 def test_a_mixture_of_experts_is_answered_on_one_screen(folder, options, most):
     text = ok("plan", folder / "moe.gguf", *CARD, *options, env=SCREEN)
     assert len(on_screen(text)) <= most
-    n = int(re.match(r"(\d+) splits", text)[1])
+    n = int(re.search(r"^(\d+) splits", text, re.M)[1])
     assert n > N_LAYER and f"why {n} splits and not one on gpu0\n" in text
     assert re.search(rf"remedy: .*[:,] {n} → 2 splits; .*fits, ", " ".join(text.split()))
 
@@ -130,7 +130,7 @@ def test_experts_go_to_the_device_as_far_as_they_fit(folder):
 
 def test_v_has_every_split_and_node(folder):
     text = ok("plan", folder / "m.gguf", *CARD, "-ngl", 99, "-nkvo", "-v")
-    n = int(re.match(r"(\d+) splits", text)[1])
+    n = int(re.search(r"^(\d+) splits", text, re.M)[1])
     assert len(re.findall(r"^│ +\d+ │ \w+ +│ +\d+–\d+ │", text, re.M)) == n
     assert "why" in text and "computed nodes" in text
 

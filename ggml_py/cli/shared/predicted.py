@@ -93,11 +93,14 @@ class Predictions:
         return None if n_unknown(found) else found
 
     def advice(self, plan: Plan) -> Sequence[Finding]:
+        """The plan's findings; those of a model with the changes that were tried."""
+        findings = self.findings(plan)
+        return findings if self.remedies is None else self.remedies.judged(findings)
+
+    def findings(self, plan: Plan) -> Sequence[Finding]:
         """The plan's findings by the time that they are about: by the machine's file, or by data
         sheets of the cards if all times are then known."""
-        machine = self.machine or (self.judging if self.cost(plan) else None)
-        findings = plan.advice(machine=machine)
-        return findings if self.remedies is None else self.remedies.judged(findings)
+        return plan.advice(machine=self.machine or (self.judging if self.cost(plan) else None))
 
     def data(self, plan: Plan, before: Plan | None = None) -> dict[str, Any]:
         """What --json has besides: {} without a machine."""

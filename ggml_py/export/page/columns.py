@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ...advice.all_findings import advice
+from ...advice.checkup import verdict_of
+from ...advice.finding import Finding
 from ...cost.cost import Cost
+from ...cost.time_difference import n_unknown
 from ...trace.answers.explain import Link, disagreements, has_steps, parts
 from ...trace.answers.passes import PASS_NAMES, has_leaf_passes
 from ...trace.answers.reasons import first_reason
@@ -38,6 +41,7 @@ def data(plan: Planned, measured: Times | None = None, cost: Cost | None = None)
     numbers: dict[str | None, int] = {b.name: i for i, b in enumerate(plan.backends)}
     made = {
         "headline": headline(plan),
+        "verdict": _verdict(plan, found, measured, cost),
         "made": _made_with(plan),
         "backends": _backends(plan),
         "shares": _shares(plan),
@@ -67,6 +71,14 @@ def data(plan: Planned, measured: Times | None = None, cost: Cost | None = None)
     made["forms"], made["texts"] = texts.forms.values(), texts.texts.values()
     made["strings"] = strings.values()
     return made
+
+
+def _verdict(
+    plan: Planned, found: Sequence[Finding], measured: Times | None, cost: Cost | None
+) -> str:
+    known = cost if cost is not None and not n_unknown(cost) else None
+    once = measured.total * 1e-9 if measured and not measured.per_op else None
+    return verdict_of(plan, found, known, once)
 
 
 def _made_with(plan: Planned) -> list[tuple[str, str]]:

@@ -55,7 +55,8 @@ def render(
     title = _title(plan) if other is None else _title_of_two(plan, other)
     if parts := [part for p in (plan, other) if p is not None and (part := mark(p.capture))]:
         title += f": {'; '.join(parts)}"
-    return _page(title, line, data)
+    verdict = data["plans"][0]["verdict"] if other is None else ""
+    return _page(title, line, data, verdict)
 
 
 def _title(plan: Planned) -> str:
@@ -75,9 +76,9 @@ def _title_of_two(before: Planned, after: Planned) -> str:
     )
 
 
-def _page(title: str, headline: str, data: dict[str, Any]) -> str:
+def _page(title: str, headline: str, data: dict[str, Any], verdict: str) -> str:
     parts = [_part(f"{name}.js") for name in SCRIPTS]
-    return whole(title, headline, _part("page.html"), _part("page.css"), parts, data)
+    return whole(title, headline, _part("page.html"), _part("page.css"), parts, data, verdict)
 
 
 @cache

@@ -12,14 +12,22 @@ from ...files.foreign import html
 from .. import palette
 
 
-def whole(title: str, headline: str, body: str, css: str, parts: list[str], data: Any) -> str:
-    """The page. `body` has @TITLE@, @HEADLINE@, @DATA@ (as JSON) and @SCRIPT@, which are the
-    `parts` in one function. The same arguments give the same bytes."""
+def whole(
+    title: str,
+    headline: str,
+    body: str,
+    css: str,
+    parts: list[str],
+    data: Any,
+    verdict: str = "",
+) -> str:
+    """The page. `body` has @TITLE@, @HEADLINE@, maybe @VERDICT@, @DATA@ (as JSON) and @SCRIPT@,
+    which are the `parts` in one function. The same arguments give the same bytes."""
     css = palette.css() + css
     script = '"use strict";(() => {\n' + "\n".join(parts) + "})();"
     put = {
         "TITLE": html(title), "HEADLINE": html(headline),
-        "SCRIPT": script, "DATA": _json(data),
+        "SCRIPT": script, "DATA": _json(data), "VERDICT": html(verdict),
     }  # fmt: skip
     filled = re.sub("@([A-Z]+)@", lambda mark: put[mark[1]], body)
     policy = (
