@@ -19,13 +19,15 @@ import ggml_py as ggml
 from ggml_py.cli import GROUPS
 from vendor import pep517
 
-from ..support import elsewhere, graphs, many_verbs
+from ..support import elsewhere, graphs
 from ..support.measured import knows_all
 from ..support.own_records import computed
 
 pytestmark = pytest.mark.thorough("long")
 
 REPO = Path(pep517.__file__).parents[1]
+ANSWER = REPO / "docs" / "open" / "answer.py"
+MANY_VERBS = REPO / "tests" / "support" / "many_verbs.py"
 ELSEWHERE = [
     sys.executable, "-X", "warn_default_encoding", "-W", "error::EncodingWarning",
     elsewhere.__file__,
@@ -60,6 +62,7 @@ def made(tmp_path_factory):
     plan = case.scheduler.plan(case.graph)
     plan.to_json(folder / "p.json.gz")
     (folder / "log.txt").write_text(plan.text())
+    knows_all([plan]).save(folder / "m.json")
     with case.scheduler.record() as recording:
         case.scheduler.compute(case.graph)
     recording.run.to_json(folder / "run.json")
@@ -80,7 +83,8 @@ def elsewhere_run(installed, folder, *words, text=""):
 
 
 def verbs(installed, folder, commands):
-    (installed / "many_verbs.py").write_bytes(Path(many_verbs.__file__).read_bytes())
+    for script in (MANY_VERBS, ANSWER):
+        (installed / script.name).write_bytes(script.read_bytes())
     return json.loads(
         elsewhere_run(installed, folder, "many_verbs", text=json.dumps(commands))
     )
@@ -118,11 +122,11 @@ OUTPUTS = ("html", "md", "trace.json", "dot", "explorer.json", "csv", "txt", "js
 
 def test_it_prints_what_a_machine_with_ggml_prints(installed, made):
     """All that reads: each command line prints the same words, errors included."""
-    knows_all([ggml.Plan.from_json(made / "p.json.gz")]).save(made / "m.json", force=True)
     commands = [line.split() for line in READING]
     here = subprocess.run(
-        [sys.executable, many_verbs.__file__], input=json.dumps(commands), cwd=made, text=True,
-        capture_output=True, check=True, env={**os.environ, "COLUMNS": "99"},
+        [sys.executable, MANY_VERBS], input=json.dumps(commands), cwd=made, text=True,
+        capture_output=True, check=True,
+        env={**os.environ, "COLUMNS": "99", "PYTHONPATH": str(ANSWER.parent)},
     )  # fmt: skip
     found = verbs(installed, made, commands)
     for line, there, expected in zip(READING, found, json.loads(here.stdout), strict=True):
