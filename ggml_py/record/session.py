@@ -81,7 +81,7 @@ class Process:
         self.n_rows += len(rows)
 
     def places(self, ids: Sequence[int]) -> array[int]:
-        """Where rows are in `table`. Raises ValueError for lost ones."""
+        """Where rows are in `_table`. Raises ValueError for lost ones."""
         found = array("q")
         ends = [*self.starts[1:], self.n_rows]
         for id in ids:
@@ -136,14 +136,14 @@ class Process:
         return stream.layouts(self.head["layouts"])
 
     @cached_property
-    def table(self) -> Rows:
+    def _table(self) -> Rows:
         """All rows of its tensors."""
         return Rows(self.layouts[_TENSOR], b"".join(self.rows))
 
     @cached_property
     def listed(self) -> Columns:
-        """Those columns of `table` that a list of plans needs."""
-        return {name: self.table[name] for name in _LISTED}
+        """Those columns of `_table` that a list of plans needs."""
+        return {name: self._table[name] for name in _LISTED}
 
     @cached_property
     def meaning(self) -> Meaning:
@@ -348,7 +348,7 @@ class RecordedPlan:
         about = self.process.head.get("about") or {}
         build = f"{about.get('release') or self.process.upstream}-{OF_PROGRAM}"
         arrays = {_TAGS.get(tag, tag): content for tag, content in self.sections.items()}
-        arrays["tensors"] = self.process.table.at(self.rows).content
+        arrays["tensors"] = self.process._table.at(self.rows).content
         # Older records have it in a section of its own, still older ones have no layouts.
         (layout_of,) = struct.unpack("<i", arrays.get("layoutof", bytes(4)))
         numbers = {"layout_of": layout_of, **self.scalars}

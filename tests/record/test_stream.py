@@ -124,7 +124,7 @@ def test_rows_that_end_with_padding_keep_it():
     for i in range(2):
         row = struct.pack("<qi4x", i, -i)
         process.add_rows(Rows(process.layouts["gp_tensor_record"], row), [i])
-    assert [*process.table] == [{"a": 0, "b": 0}, {"a": 1, "b": -1}]
+    assert [*process._table] == [{"a": 0, "b": 0}, {"a": 1, "b": -1}]
 
 
 def test_a_million_signs_that_claim_the_rest_of_the_file_take_no_time(content):
