@@ -10,6 +10,7 @@ from ..files.damage import INTERNAL, said
 from ..run import Run
 from ..trace.decode import run_events
 from ..trace.recorded import RunEvent, SchedulerRecord
+from ..trace.structs import Rows
 
 if TYPE_CHECKING:
     from .session import Process
@@ -31,16 +32,18 @@ def run_of(process: Process) -> Run:
 
 
 def _run_of(process: Process) -> Run:
-    computes = [c for rows, _events in process.runs for c in rows]
+    structs = (process.layouts["gp_record_compute"], process.layouts["gp_run_event"])
+    parts = [tuple(map(Rows, structs, contents)) for contents in process.runs]
+    computes = [c for rows, _events in parts for c in rows]
     numbers = sorted({int(c["scheduler"]) for c in computes})
     plans = {}
     for number in sorted({int(c["plan"]) for c in computes} & set(process.plans)):
         with contextlib.suppress(ValueError):  # it is damaged
             plans[number] = process.plans[number].plan
     index_of = {number: i for i, number in enumerate(plans)}
-    began = min((start for _rows, events in process.runs for start in events["start"]), default=0)
+    began = min((start for _rows, events in parts for start in events["start"]), default=0)
     found: list[RunEvent] = []
-    for rows, events in process.runs:
+    for rows, events in parts:
         base, first = len(found), 0
         for compute in rows:
             end = first + int(compute["n_events"])

@@ -57,7 +57,7 @@ class Process:
     starts: list[int] = field(default_factory=list)  # and its place among all rows
     n_rows: int = 0
     plans: dict[int, RecordedPlan] = field(default_factory=dict)
-    runs: list[tuple[Rows, Rows]] = field(default_factory=list)  # computes, and their events
+    runs: list[tuple[bytes, bytes]] = field(default_factory=list)  # computes, and their events
 
     def __str__(self) -> str:
         return f"{self.program}[{self.pid}]"
@@ -557,7 +557,7 @@ def _take_runs(chunk: stream.Chunk, owner: Process) -> None:
         raise ValueError(f"a compute of number {max(which):,}, the most is {_MOST_COMPUTES:,}")
     if sum(computes["n_events"]) != len(events):
         raise ValueError(f"{len(events):,} events, and its computes say another number")
-    owner.runs.append((computes, events))
+    owner.runs.append((computes.content, events.content))
 
 
 def _take_seen(chunk: stream.Chunk, owner: Process) -> None:
