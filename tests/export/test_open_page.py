@@ -1,12 +1,7 @@
 """The site's page that opens files (docs/open), in Chromium: it reads them with Pyodide, and asks
 for nothing but its own files."""
 
-import functools
-import http.server
-import shutil
-import threading
 import time
-from types import MappingProxyType
 
 import pytest
 
@@ -24,28 +19,10 @@ pytestmark = [
 _SECONDS = 60  # until Python has started, on busy cores
 
 
-class _Quiet(http.server.SimpleHTTPRequestHandler):
-    # As web servers have them; Python's own table depends on the system.
-    extensions_map = MappingProxyType({
-        ".html": "text/html", ".js": "text/javascript", ".mjs": "text/javascript",
-        ".wasm": "application/wasm", ".json": "application/json", "": "application/octet-stream",
-    })  # fmt: skip
-
-    def log_message(self, *_args):
-        pass
-
-
 @pytest.fixture(scope="module")
 def served(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("site") / "open"
-    shutil.copytree(open_page.REPO / "docs" / "open", folder)
-    open_page.complete(folder)
-    server = http.server.ThreadingHTTPServer(
-        ("127.0.0.1", 0), functools.partial(_Quiet, directory=folder)
-    )
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield server
-    server.server_close()
+    with open_page.served(tmp_path_factory.mktemp("site") / "open") as server:
+        yield server
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,7 @@
-"""Writes docs/pictures: the page of a plan (tests/support/live_plan.py).
+"""Writes docs/pictures: the page of a plan (tests/support/live_plan.py), and the page that opens
+files, with a record.
 
-    apt-get install chromium pngquant && python -m tests.house.doc_pictures
+    apt-get install chromium pngquant && make pyodide && python -m tests.house.doc_pictures
 """
 
 import shutil
@@ -10,7 +11,12 @@ from pathlib import Path
 
 from playwright.sync_api import sync_playwright
 
-from ..support.live_plan import planned
+import ggml_py as ggml
+from ggml_py.models import load
+from ggml_py.models.synthetic import write_llama
+
+from ..support import open_page
+from ..support.live_plan import DEVICES, SPEC, planned
 
 PICTURES = Path(__file__).parents[2] / "docs" / "pictures"
 
@@ -46,11 +52,33 @@ def main() -> None:
             page.goto((folder / f"{name}.html").as_uri())
             page.evaluate(f"() => {{ {before} }}")
             page.wait_for_timeout(300)  # two frames
-            picture = PICTURES / f"{name}.png"
-            page.screenshot(path=picture)
-            subprocess.run(["pngquant", "--force", "--ext", ".png", "128", picture], check=True)
-            print(f"{picture.name}: {picture.stat().st_size >> 10} KiB")
+            _save(page, name)
+        _opened(browser, folder)
         browser.close()
+
+
+def _opened(browser, folder):
+    """The page that opens files, with a record."""
+    write_llama(folder / "m.gguf", SPEC)
+    settings = {"devices": DEVICES, "n_gpu_layers": 6}
+    with ggml.record(folder / "llama.ggrec"), load(folder / "m.gguf", **settings) as model:
+        model.eval(range(64))
+        model.generate([1, 2, 3], 4)
+    with open_page.served(folder / "open") as server:
+        page = browser.new_page(viewport={"width": 1440, "height": 1000}, color_scheme="light")
+        page.goto(f"http://127.0.0.1:{server.server_port}/index.html")
+        page.set_input_files("#choose", folder / "llama.ggrec")
+        page.wait_for_selector("iframe", timeout=60_000)
+        page.frames[-1].wait_for_selector("#headline")
+        page.wait_for_timeout(300)
+        _save(page, "open")
+
+
+def _save(page, name):
+    picture = PICTURES / f"{name}.png"
+    page.screenshot(path=picture)
+    subprocess.run(["pngquant", "--force", "--ext", ".png", "128", picture], check=True)
+    print(f"{picture.name}: {picture.stat().st_size >> 10} KiB")
 
 
 if __name__ == "__main__":

@@ -3,13 +3,18 @@
 Pyodide is the npm package that `make pyodide` installs. Our wheel and click's are made here, the
 latter of the installed files, so that nothing is fetched."""
 
+import functools
+import http.server
 import json
 import shutil
 import subprocess
 import sys
+import threading
 import zipfile
+from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
+from types import MappingProxyType
 
 REPO = Path(__file__).parents[2]
 PYODIDE = REPO / "node_modules" / "pyodide"
@@ -49,3 +54,26 @@ def _repacked(name, folder):
         for file in found.files or ():
             if ".." not in file.parts and file.suffix != ".pyc":
                 wheel.write(file.locate(), str(file))
+
+
+class _Quiet(http.server.SimpleHTTPRequestHandler):
+    # As web servers have them; Python's own table depends on the system.
+    extensions_map = MappingProxyType({
+        ".html": "text/html", ".js": "text/javascript", ".mjs": "text/javascript",
+        ".wasm": "application/wasm", ".json": "application/json", "": "application/octet-stream",
+    })  # fmt: skip
+
+    def log_message(self, *_args):
+        pass
+
+
+@contextmanager
+def served(folder):
+    """A server on this machine of the complete page, made in `folder`."""
+    shutil.copytree(REPO / "docs" / "open", folder)
+    complete(folder)
+    handler = functools.partial(_Quiet, directory=folder)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server
+        server.shutdown()
