@@ -240,19 +240,19 @@ class RecordedPlan:
         names = self._listed("name")
         for name in _TOKENS:
             if name.encode() in names:
-                i = names.index(name.encode())
+                listed, place = self.process.listed, self.rows[names.index(name.encode())]
                 # Token ids are in one row; embeddings have a row for each token.
-                is_ids = self.process.meaning.type(self._listed("type")[i]) == "i32"
-                return int(self._listed("ne")[i][0 if is_ids else 1])
+                is_ids = self.process.meaning.type(listed["type"][place]) == "i32"
+                return int(listed["ne"][place][0 if is_ids else 1])
         return None
 
     @cached_property
     def n_ctx(self) -> int | None:
         """Room in tokens, for all sequences together, in the largest cache of llama.cpp that the
         graph uses. None without a cache, and for caches of older releases, which have one row."""
-        pairs = zip(self._listed("name"), self._listed("ne"), strict=True)
-        shapes = (ne for name, ne in pairs if _KV_CACHE.fullmatch(name) and ne[1] > 1)
-        return max((ne[1] * ne[2] for ne in shapes), default=None)
+        names, shapes = (self.process.listed[name] for name in ("name", "ne"))
+        caches = (shapes[i] for i in self.rows if _KV_CACHE.fullmatch(names[i]))
+        return max((ne[1] * ne[2] for ne in caches if ne[1] > 1), default=None)
 
     @property
     def kind(self) -> str:

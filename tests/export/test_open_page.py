@@ -102,6 +102,7 @@ def test_a_plan_has_its_verdict_and_its_page(page, made, name, monkeypatch):
     assert page.is_hidden("#which") and page.get_attribute("#save", "download").endswith(".html")
     assert ("2 debug prints" in page.text_content("#notes")) == (name == "two.log")
     assert page.locator("header b").count() == 0  # a name is text
+    assert inside(page).evaluate("window.origin") == "null"  # it reaches nothing of the site
 
 
 def test_a_record_shows_its_plans(page, made, monkeypatch):

@@ -7,11 +7,14 @@ line, whether a test comes there or not."""
 
 import ast
 import os
+import re
 import subprocess
 import sys
 import textwrap
 
 import pytest
+
+from ggml_py import pytest_plugin
 
 from ..support import elsewhere, imports
 from ..support.elsewhere import NATIVE, OF_OS, OF_SIGNAL, UNIX
@@ -97,6 +100,13 @@ def test_what_reads_runs_on_every_system():
         if (name, fault.rpartition(" ")[2]) not in ALLOWED
     ]
     assert not found, "\n".join(found)
+
+
+def test_pages_that_tests_keep_have_names_that_windows_allows():
+    for name in ('t[<>:"/\\|?*]', "t[\0\x1f\n]", "t[ü 漢]", "t[" + 300 * "a" + "]", "Class::t. "):
+        stem = pytest_plugin._stem(f"tests/test_x.py::{name}") + pytest_plugin.SUFFIX
+        assert not re.search(r'[<>:"/\\|?*\x00-\x1f]', stem) and stem[-1] not in ". "
+        assert len(stem.encode()) < 255
 
 
 @pytest.mark.parametrize(("source", "fault"), [
