@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -153,11 +155,12 @@ def test_pristine_and_ours_side_by_side_then_an_older_one_pruned(tmp_path: Path)
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """`pip wheel .` of this repository, with the default backends."""
+    """`pip wheel .` of this repository, with the default backends, and with what `record` needs."""
     folder = tmp_path_factory.mktemp("wheel")
     subprocess.run(
         [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", str(folder),
-         "--config-settings", f"cache={seed(WARM)}", str(REPO)], check=True)
+         "--config-settings", f"cache={seed(WARM)}", "--config-settings", "recorder=1", str(REPO)],
+        check=True)
     (path,) = folder.iterdir()
     return path
 
@@ -208,6 +211,58 @@ def test_the_wheel_runs_where_there_is_no_compiler(wheel: Path, tmp_path: Path) 
         [sys.executable, str(site / "ggml_py" / "_build" / "build_ggml.py"), "--list"],
         env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert f"{proof.parent.name} " in listed.stdout, listed.stderr
+
+
+# Without a network, where this user may make one that has nothing in it.
+ALONE = ("unshare", "-rn")
+ALONE = ALONE if subprocess.run([*ALONE, "true"], capture_output=True).returncode == 0 else ()
+
+
+def test_nothing_is_fetched_once_it_is_installed(wheel: Path, tmp_path: Path) -> None:
+    """Nor built: in a new home, without a compiler and without a network."""
+    site = tmp_path / "site"
+    subprocess.run(
+        [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", site, wheel],
+        check=True)
+    environment = {"PATH": str(tmp_path), "PYTHONPATH": str(site), "HOME": str(tmp_path / "home")}
+
+    def ran(*words: str) -> str:
+        unshare = [shutil.which(ALONE[0]), *ALONE[1:]] if ALONE else []
+        done = subprocess.run([*unshare, sys.executable, *words], env=environment, cwd=tmp_path,
+                              capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    if ALONE:
+        assert ran("-c", "import socket; print(len(socket.if_nameindex()))") == "1\n"
+    assert re.search(r"Why is ffn_out-\d+ .*on .*16 tokens: ", ran("-m", "ggml_py", "demo"), re.S)
+    builder = str(site / "ggml_py" / "_build" / "build_ggml.py")
+    for what, library in (("recorder", "libggml_py_record.so"), ("simulator", "libggml_py_sim.so")):
+        for path in (site / "ggml_py" / "native" / "lib").rglob("*"):
+            path.chmod(0o555 if path.is_dir() else 0o444)  # as for a user of root's packages
+        folder = Path(ran(builder, f"--{what}", "--no-build").strip())
+        assert folder.is_relative_to(tmp_path / "home") and (folder / library).is_file()
+
+
+def test_an_sdist_makes_the_same_build_without_git(wheel: Path, tmp_path: Path) -> None:
+    """What is in it gives the key that the repository gives."""
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    (programs / "git").write_text("#!/bin/sh\necho git was asked >&2; exit 1\n")
+    (programs / "git").chmod(0o755)
+    environment = {**os.environ, "PATH": f"{programs}:{os.environ['PATH']}"}
+    subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", str(tmp_path)], cwd=REPO,
+        env=environment, check=True)
+    (sdist,) = tmp_path.glob("ggml_xray-*.tar.gz")
+    done = subprocess.run(
+        [sys.executable, "-m", "pip", "wheel", "-v", "--no-deps", "--no-build-isolation",
+         "--no-index", "-w", str(tmp_path), "--config-settings", f"cache={WARM}", str(sdist)],
+        env=environment, capture_output=True, text=True, check=False)
+    printed = done.stdout + done.stderr
+    assert done.returncode == 0, printed
+    assert "found 0.26.0-" in printed and "compiling" not in printed
+    assert "git was asked" not in printed
 
 
 def test_an_installed_builder_finds_the_build_that_pip_made(wheel: Path, tmp_path: Path) -> None:
