@@ -35,9 +35,10 @@ _UNWIND = ("-fno-exceptions",)  # it may be called while an exception is thrown
 # Other platforms' files, and one that defines what cxa_exception.cpp does.
 _LEFT_OUT = (
     "support/", "pstl/", "int128_builtins", "noexception", "Unwind-seh", "Unwind-wasm",
-    "Unwind-sjlj", "Unwind_AIX", "gcc_personality",
+    "Unwind-sjlj", "Unwind_AIX",
 )  # fmt: skip
-# A step that links has none of these words. zig checks for undefined behaviour unless told not to.
+# A step that links has no -c, -E, …. zig checks for undefined behaviour unless told not to, and its
+# linker lacks two options: symbols that --exclude-libs hides are not in our version scripts anyway.
 _SCRIPT = """#!/bin/sh
 link="-s {libraries}"
 for word; do
@@ -45,7 +46,8 @@ for word; do
     case "$word" in
         -c|-E|-S|-M|-dM|--version|-print-*) link="" ;;
         -static-libstdc++) link="-s"; continue ;;
-        -static-libgcc) continue ;;
+        -static-libgcc|-Wl,--exclude-libs,ALL) continue ;;
+        -Wl,-Bsymbolic-functions) word=-Wl,-Bsymbolic ;;
     esac
     set -- "$@" "$word"
 done

@@ -66,6 +66,8 @@ TESTED = {
     ("README.md", "import numpy"): "test_readme.test_the_python_example_prints_what_is_shown",
     ("README.md", "## SPLIT #0"): "test_readme.test_the_python_example_prints_what_is_shown",
     ("docs/BUILD.md", "pip install . --config"): "test_readme.test_the_build_options_shown_exist",
+    ("docs/BUILD.md", "pip install --group wheels"):
+        "test_build_live.test_nothing_is_fetched_once_it_is_installed",
     ("docs/index.md", "pip install . && ggml-py demo"): TWO_COMMANDS,
     ("CONTRIBUTING.md", "python -m venv .venv"): None,
     ("CONTRIBUTING.md", "errors enums"): "test_structure.test_contributing_shows_the_floors",

@@ -47,8 +47,9 @@ def test_the_compilers_link_one_shared_libcxx(fake_zig: Path, tmp_path: Path) ->
     linked = said_by(cxx, "-shared", "x.o")
     assert linked[:6] == [*first, "-shared", "x.o"]
     assert {"-s", "-nostdlib++", f"-l:{zig.RUNTIME}"} <= set(linked)
-    static = said_by(cxx, "-shared", "x.o", "-static-libstdc++", "-static-libgcc")
-    assert static == [*first, "-shared", "x.o", "-s"]
+    static = said_by(cxx, "-shared", "x.o", "-static-libstdc++", "-static-libgcc",
+                     "-Wl,--exclude-libs,ALL", "-Wl,-Bsymbolic-functions")
+    assert static == [*first, "-shared", "x.o", "-Wl,-Bsymbolic", "-s"]
     assert "-nostdlib++" not in said_by(made.environment["CC"], "-shared", "x.o")
     assert sorted(path.name for path in made.runtime.iterdir()) == [
         "libc++-LICENSE.TXT", zig.RUNTIME]
