@@ -3,6 +3,8 @@
 zig links a libc++ of its own into every library. An exception that one of our libraries throws must
 be caught in another, so all of ours share one libc++, which goes into the build (`RUNTIME`). What
 is put in front of another program's libraries gets one inside, as it asks for: -static-libstdc++.
+The system's libgcc_s unwinds stacks, and not zig's libunwind: glibc uses it where a thread ends in
+the middle of a call, and neither can read the other's state.
 """
 
 from __future__ import annotations
@@ -23,29 +25,30 @@ RUNTIME = "libggml-c++.so"
 _FLAGS = (
     "-O2", "-fPIC", "-DNDEBUG", "-w", "-funwind-tables", "-D_LIBCPP_BUILDING_LIBRARY",
     "-DLIBCXX_BUILDING_LIBCXXABI", "-D_LIBCXXABI_BUILDING_LIBRARY",
-    "-DHAVE___CXA_THREAD_ATEXIT_IMPL", "-D_LIBUNWIND_IS_NATIVE_ONLY",
+    "-DHAVE___CXA_THREAD_ATEXIT_IMPL", "-std=c++23",
 )  # fmt: skip
 _INCLUDES = {
-    "libunwind": ("libunwind/include",),
     "libcxxabi": ("libcxxabi/include", "libcxxabi/src", "libcxx/src", "libcxx/libc", "libcxx"),
     "libcxx": ("libcxx/src", "libcxx/libc", "libcxx", "libcxxabi/include"),
 }
-_STANDARDS = {".c": ("-std=c11",), ".S": (), ".cpp": ("-std=c++23",)}
-_UNWIND = ("-fno-exceptions",)  # it may be called while an exception is thrown
 # Other platforms' files, and one that defines what cxa_exception.cpp does.
-_LEFT_OUT = (
-    "support/", "pstl/", "int128_builtins", "noexception", "Unwind-seh", "Unwind-wasm",
-    "Unwind-sjlj", "Unwind_AIX",
+_LEFT_OUT = ("support/", "pstl/", "int128_builtins", "noexception")
+# What compilers and libc++abi call of it; the linker gets a library of this name with these.
+UNWINDER = "libgcc_s.so.1"
+_UNWINDS = (
+    "Backtrace", "DeleteException", "FindEnclosingFunction", "ForcedUnwind", "GetCFA",
+    "GetDataRelBase", "GetGR", "GetIP", "GetIPInfo", "GetLanguageSpecificData", "GetRegionStart",
+    "GetTextRelBase", "RaiseException", "Resume", "Resume_or_Rethrow", "SetGR", "SetIP",
 )  # fmt: skip
 # A step that links has no -c, -E, …. zig checks for undefined behaviour unless told not to, and its
 # linker lacks two options: symbols that --exclude-libs hides are not in our version scripts anyway.
 _SCRIPT = """#!/bin/sh
-link="-s {libraries}"
+link="-s {unwinder} {libcxx}"
 for word; do
     shift
     case "$word" in
         -c|-E|-S|-M|-dM|--version|-print-*) link="" ;;
-        -static-libstdc++) link="-s"; continue ;;
+        -static-libstdc++) link="${{link:+-s {unwinder}}}"; continue ;;
         -static-libgcc|-Wl,--exclude-libs,ALL) continue ;;
         -Wl,-Bsymbolic-functions) word=-Wl,-Bsymbolic ;;
     esac
@@ -94,12 +97,18 @@ def compilers(machine: str, cache: Path) -> Compilers:
     target = f"{machine}-linux-gnu.{GLIBC}"
     for name in ("cc", "c++", "ar", "ranlib"):
         compiles = name in ("cc", "c++")
-        shared = f"-nostdlib++ -L{made.runtime} -l:{RUNTIME}" if name == "c++" else ""
+        libcxx = f"-nostdlib++ {made.runtime / RUNTIME}" if name == "c++" else ""
         text = _SCRIPT if compiles else '#!/bin/sh\nexec "{zig}" {name} "$@"\n'
         script = made.folder / name
         script.write_text(
-            text.format(zig=home / "zig", name=name, target=target, libraries=shared), "utf-8")
+            text.format(zig=home / "zig", name=name, target=target, libcxx=libcxx,
+                        unwinder=made.folder / UNWINDER), "utf-8")  # fmt: skip
         script.chmod(0o755)
+    stub = made.folder / "unwinder.c"
+    names = ["__gcc_personality_v0", *(f"_Unwind_{name}" for name in _UNWINDS)]
+    stub.write_text("".join(f"void {name}(void) {{}}\n" for name in names), "utf-8")
+    _run(home / "zig", "cc", "-target", target, "-shared", "-nostdlib", "-w", stub,
+         f"-Wl,-soname,{UNWINDER}", "-o", made.folder / UNWINDER)  # fmt: skip
     lines = [f"set(CMAKE_{name.upper()} {made.folder / name})" for name in ("ar", "ranlib")]
     if machine != platform.machine():
         lines += ["set(CMAKE_SYSTEM_NAME Linux)", f"set(CMAKE_SYSTEM_PROCESSOR {machine})"]
@@ -110,10 +119,10 @@ def compilers(machine: str, cache: Path) -> Compilers:
 
 
 def _libcxx(sources: Path, made: Compilers, stage: Path) -> None:
-    """Compiles zig's own libc++, libc++abi and libunwind into one shared library in `stage`."""
+    """Compiles zig's own libc++ and libc++abi into one shared library in `stage`."""
     files = [
         (part, path) for part in _INCLUDES for path in sorted((sources / part / "src").rglob("*"))
-        if path.suffix in _STANDARDS and not any(word in str(path) for word in _LEFT_OUT)
+        if path.suffix == ".cpp" and not any(word in str(path) for word in _LEFT_OUT)
     ]  # fmt: skip
     objects = made.folder / "objects"
     objects.mkdir(exist_ok=True)
@@ -121,10 +130,8 @@ def _libcxx(sources: Path, made: Compilers, stage: Path) -> None:
     def compiled(one: tuple[str, Path]) -> Path:
         part, path = one
         target = objects / f"{part}-{path.name}.o"
-        flags = [*_FLAGS, *_STANDARDS[path.suffix], *(_UNWIND if part == "libunwind" else ())]
         folders = [f"-I{sources / folder}" for folder in _INCLUDES[part]]
-        compiler = made.folder / ("c++" if path.suffix == ".cpp" else "cc")
-        _run(compiler, *flags, *folders, "-c", path, "-o", target)
+        _run(made.folder / "c++", *_FLAGS, *folders, "-c", path, "-o", target)
         return target
 
     with ThreadPoolExecutor(2) as pool:
