@@ -215,3 +215,10 @@ def main() -> None:
             text = with_flags(str(message), _WARNINGS.command)
             click.echo(f"error: {text}", err=True)
         sys.exit(1)
+    except Exception as error:
+        if "--debug" in sys.argv:
+            raise
+        what = f"{type(error).__name__}: {error}"
+        click.echo(f"error: a fault of ggml_py, {what}", err=True)
+        click.echo("please report it with the Traceback of `ggml-py --debug VERB ...`", err=True)
+        sys.exit(1)

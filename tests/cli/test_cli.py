@@ -19,6 +19,7 @@ from ggml_py.models.synthetic import LlamaSpec, write_llama
 
 from ..support import cli_runs
 from ..support.cli_runs import fails, ok, run
+from ..support.foreign_text import run as in_process
 
 pytestmark = pytest.mark.thorough("long", quick=14)
 
@@ -187,6 +188,18 @@ def test_wrong_usage_exits_2(arguments):
 
 def test_debug_shows_the_traceback():
     assert "Traceback" in run("--debug", "plan", "/none.gguf").stderr
+
+
+def test_a_fault_of_our_own_is_called_one(monkeypatch, tmp_path):
+    def faulty():
+        raise IndexError("list index out of range")
+
+    monkeypatch.setattr("ggml_py.cli.check.this_machine", faulty)
+    said = in_process(["check"], tmp_path)
+    assert said.code == 1 and said.err.count("\n") == 2
+    assert said.err.startswith("error: a fault of ggml_py, IndexError: list index out of range\n")
+    with pytest.raises(IndexError):
+        in_process(["--debug", "check"], tmp_path)
 
 
 def test_another_release_that_is_not_there_says_how_to_build_it():
