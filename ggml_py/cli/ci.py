@@ -16,12 +16,13 @@ from .shared.verb import Verb
 
 
 @click.command(
-    "ci", cls=Verb, short_help="Compare a project's kept plans with what its ggml plans now."
+    "ci", cls=Verb, short_help="Compare kept plans, or a fork's plans, with what ggml plans now."
 )
-@click.argument("folder", type=click.Path(exists=True, file_okay=False))
+@click.argument("folder", required=False, type=click.Path(exists=True, file_okay=False))
 @click.option(
     "--upstream", metavar="RELEASE",
-    help="The release to plan with, in place of the build that other verbs use.",
+    help="The release to plan with, in place of the build that other verbs use. Without FOLDER "
+    "the release to compare --source with.",
 )  # fmt: skip
 @click.option(
     "--source", type=click.Path(exists=True, file_okay=False), metavar="DIR",
@@ -31,7 +32,7 @@ from .shared.verb import Verb
 @report_options
 @as_json
 def command(
-    folder: str,
+    folder: str | None,
     upstream: str | None,
     source: str | None,
     update: bool,
@@ -48,12 +49,16 @@ def command(
     \b
     NAME: MODEL OPTIONS of ggml-py plan
 
+    Without FOLDER, the plans of --source are compared with those of the release that it is based
+    on, as `compare` does: a small graph for each rule of the scheduler.
+
     Exit status: 0 if everything is planned and all differences are named by --allow, 1 otherwise.
     After --update it is 0 if everything could be planned.
 
     \b
     ggml-py ci plans --update                     # once, then commit plans/
     ggml-py ci plans --source . --markdown plans.md
+    ggml-py ci --source .                         # a fork that keeps no plans
     """
     from ..builds import current
     from ..releases.compare import compared
@@ -61,6 +66,8 @@ def command(
     from ..releases.kept import update as write
     from ..releases.planned_cases import plans_under, prepared
 
+    if folder is None:
+        click.get_current_context().exit(_fork(upstream, source, update, jobs, no_build, reported))
     if upstream is not None and source is not None:
         raise click.UsageError("--upstream and --source exclude each other: give one of them")
     if update and os.environ.get("CI", "").lower() not in ("", "0", "false"):
@@ -83,6 +90,37 @@ def command(
         return
     found = compared("kept", name, works, [one.made for one in kept], made)
     click.get_current_context().exit(report(found, must_plan=True, **reported))
+
+
+def _fork(
+    upstream: str | None,
+    source: str | None,
+    update: bool,
+    jobs: int,
+    no_build: bool,
+    reported: dict[str, Any],
+) -> int:
+    """Compares a checkout with its release. Returns the exit status."""
+    from ..builds import select
+    from ..releases import compare, rule_cases
+    from ..releases.planned_cases import check_release, prepared
+    from ..trace.rules import release_behind
+
+    if source is None or update:
+        raise click.UsageError("expected FOLDER, which has the kept plans, or --source DIR: a fork")
+    check_reports(reported["allow"], (reported[kind] for kind in FILES))
+    fork = str(Path(source).resolve())
+    if upstream is None:
+        version = str(select(prepared(fork, not no_build))["ggml_version"])
+        try:
+            upstream = release_behind(version).label
+        except ValueError as error:
+            raise ValueError(f"{source}: {error}. Name its release with --upstream") from None
+    check_release(upstream)
+    cases = rule_cases()
+    with bar(f"planning {len(cases)} cases twice", at_once=True) as show:
+        found = compare(upstream, fork, cases, build=not no_build, jobs=jobs, progress=show)
+    return report(found, **reported)
 
 
 def _no_plan(works: Any, made: Any) -> None:

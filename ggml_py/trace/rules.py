@@ -109,3 +109,13 @@ def find_release(name: object, argument: str = "upstream") -> Known:
             return Known(bare, bare, "", "")
     known_names = ", ".join(f"{k.label} ({k.build})" if k.build else k.label for k in RELEASES)
     raise ValueError(f"{argument}={name!r} is not a known release of ggml: {known_names}")
+
+
+def release_behind(version: str) -> Known:
+    """The newest known release that is not newer than this version of ggml: what a checkout of that
+    version is based on. Raises ValueError for a version before all of them, and for no version."""
+    number = parse_version(version)
+    for known in RELEASES:
+        if parse_version(known.ggml) <= number:
+            return known
+    raise ValueError(f"ggml {version} is older than {RELEASES[-1].ggml}, the oldest known release")

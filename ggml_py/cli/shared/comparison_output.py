@@ -62,8 +62,13 @@ def report(
     **files: Any,
 ) -> int:
     """Prints the comparison and writes the files. Returns the exit status: 1 if a case differs that
-    is not allowed to; with `must_plan` also if the side after has no plan of it."""
+    is not allowed to; with `must_plan` also if the side after has no plan of it. Without, it raises
+    ValueError if no case has a plan."""
     from ...releases.reports import REPORTS
+
+    if not must_plan and all(all(row.errors) for row in found.rows):
+        first = found.rows[0]
+        raise ValueError(f"neither release has a plan; {first.case}: {first.errors[1]}")
 
     patterns = _patterns(allow)
     unexpected = [
