@@ -72,7 +72,7 @@ def main(report: str, name: str) -> None:
         print(f"::notice::No comment: {error}. The report is in the summary of this run. A comment "
               "needs `permissions: pull-requests: write`, which a fork's pull request never has")
         return
-    with Path(env["GITHUB_OUTPUT"]).open("a", encoding="utf-8") as out:
+    with Path(os.environ["GITHUB_OUTPUT"]).open("a", encoding="utf-8") as out:
         out.write(f"url={made['html_url']}\n")
     print(made["html_url"])
 

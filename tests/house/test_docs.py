@@ -51,8 +51,9 @@ TESTED = {
         "test_compare.test_bisect_asks_and_says_what_the_page_shows",
     ("docs/KEPT_PLANS.md", "$ ggml-py corpus"): "test_corpus.test_the_session_on_the_page",
     ("docs/KEPT_PLANS.md", "# NAME: MODEL"): "test_ci.test_the_line_on_the_page",
-    ("docs/KEPT_PLANS.md", "# .github/workflows"):
-        "test_corpus.test_the_page_names_commands_and_options_that_exist",
+    ("docs/KEPT_PLANS.md", "# .github/workflows"): "test_action.test_actionlint_has_nothing_to_say",
+    ("docs/KEPT_PLANS.md", "on: pull_request"): "test_action.test_actionlint_has_nothing_to_say",
+    ("docs/KEPT_PLANS.md", "### Plans: 0.26.0"): "test_action.test_a_fork",
     ("docs/KEPT_PLANS.md", "python3 -m venv /tmp/plans"):
         "test_corpus.test_the_page_names_commands_and_options_that_exist",
     ("docs/PLACE.md", "$ ggml-py calibrate"): "test_measure.test_the_commands_of_the_page",

