@@ -49,8 +49,8 @@ def command(
     \b
     NAME: MODEL OPTIONS of ggml-py plan
 
-    Without FOLDER, the plans of --source are compared with those of the release that it is based
-    on, as `compare` does: a small graph for each rule of the scheduler.
+    Without FOLDER, --source is compared with the release that it is based on. There is a small
+    graph for each rule of the scheduler, as in `compare`.
 
     Exit status: 0 if everything is planned and all differences are named by --allow, 1 otherwise.
     After --update it is 0 if everything could be planned.

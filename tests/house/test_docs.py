@@ -7,6 +7,7 @@ import subprocess
 
 import pytest
 
+import ggml_py as ggml
 from ggml_py.boundary.ffi import BUILD
 from ggml_py.models.synthetic import LlamaSpec, write_llama
 
@@ -202,3 +203,18 @@ def test_the_rules_of_handles_name_tests_that_exist():
     tests = "".join(path.read_text() for path in (REPO / "tests").rglob("test_*.py"))
     assert len(named) > 30
     assert [name for name in sorted(named) if f"def {name}(" not in tests] == []
+
+
+def test_every_function_of_the_scheduler_has_a_counterpart():
+    """The table of docs/PORTING.md: ggml's functions on the left, and what exists on the right."""
+    text = (doc_pages.DOCS / "PORTING.md").read_text()
+    table = text.partition("| `ggml_backend_sched_…` | here |\n|---|---|\n")[2].partition("\n\n")[0]
+    prefix, there, here = "ggml_backend_sched_", set(), set()
+    for row in table.splitlines():
+        _, left, right, _ = row.split("|")
+        there |= set(re.findall(r"`(\w+)`", left))
+        here |= set(re.findall(r"`(\w+)(?:\(.*?\))?`", right)) - {"with"}
+    functions = {name.removeprefix(prefix) for name in dir(ggml.lib) if name.startswith(prefix)}
+    assert there == {name for name in functions if "callback" not in name or "set" in name}
+    assert not [name for name in here if not hasattr(ggml.Scheduler, name) and name != "Scheduler"
+                and name not in ggml.Scheduler.__slots__]  # fmt: skip

@@ -11,7 +11,6 @@ import pytest
 
 import ggml_py as ggml
 from ggml_py.releases import rule_cases
-from ggml_py.trace.rules import RELEASES, release_behind
 from vendor import cache as caches
 from vendor import releases
 from vendor.identity import unpacked
@@ -240,12 +239,3 @@ def test_actionlint_would_notice(tmp_path):
 def test_the_page_has_all_inputs_and_outputs():
     rows = re.findall(r"(?m)^\| `(\w+)` \|", (DOCS / "KEPT_PLANS.md").read_text())
     assert rows == [*action.ACTION["inputs"], *action.ACTION["outputs"]]
-
-
-def test_a_checkout_is_based_on_the_release_behind_it():
-    for known in RELEASES[:-1]:
-        assert release_behind(known.ggml) == known
-    assert release_behind("0.25.9").label == "0.25.3" and release_behind("1.0.0") == RELEASES[0]
-    for version in ("0.9.3", "unversioned"):
-        with pytest.raises(ValueError, match=version):
-            release_behind(version)

@@ -12,6 +12,7 @@ import ggml_py as ggml
 from ggml_py.models.synthetic import LlamaSpec, write_llama
 from ggml_py.releases import rule_cases
 from ggml_py.releases.kept import kept_in
+from ggml_py.trace.rules import RELEASES, release_behind
 
 from ..support import graphs
 from ..support.build_support import small_disk
@@ -249,3 +250,21 @@ def test_plans_of_a_record_are_in_their_order(folder):
         CASES["experts in host memory"].to_json(folder / f"r {n}.json.gz")
     names = [kept.work.name for kept in kept_in(folder)]
     assert names == ["experts", "pins", "r 2", "r 9", "r 10"]
+
+
+def test_a_checkout_is_based_on_the_release_behind_it():
+    for known in RELEASES[:-1]:
+        assert release_behind(known.ggml) == known
+    assert release_behind("0.25.9").label == "0.25.3" and release_behind("1.0.0") == RELEASES[0]
+    for version in ("0.9.3", "unversioned"):
+        with pytest.raises(ValueError, match=version):
+            release_behind(version)
+
+
+def test_a_fork_and_its_release_are_named(tmp_path):
+    """Without a folder of kept plans."""
+    assert "expected FOLDER, which has the kept plans, or --source DIR" in fails("ci", code=2)
+    update = ("ci", "--source", tmp_path, "--update")
+    assert "expected FOLDER" in fails(*update, code=2)
+    assert "is not a known" in fails("ci", "--source", tmp_path, "--upstream", "9.9.9")
+    assert "has no ggml" in fails("ci", "--source", tmp_path)
