@@ -191,7 +191,8 @@ def test_a_fork(tmp_path, github):
     (comment,) = github.comments
     (shown,) = (block.text for block in blocks(DOCS / "KEPT_PLANS.md")
                 if block.text.startswith("### Plans"))  # fmt: skip
-    body = comment["body"].partition("\n")[2].replace(str(fork), "/home/runner/work/fork/fork")
+    body = comment["body"].partition("\n")[2].replace("\\_", "_")  # of the path, in Markdown
+    body = body.replace(str(fork), "/home/runner/work/fork/fork")
     assert shows(shown, body), body
     file.write_text(before + rule + after)
     done = action.run(tmp_path, {"source": "."}, PULL, api=github.url, workspace=fork)
