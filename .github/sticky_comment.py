@@ -59,8 +59,10 @@ def main(report: str, name: str) -> None:
     run = f"{server}/{repository}/actions/runs/{number}"
     foot = f"\nOf {pull['head']['sha'][:8]}, by [this run]({run}).\n"
     text = Path(report).read_text(encoding="utf-8", errors="replace")
-    if len(marker) + len(text) + len(foot) + 1 > MOST:
-        text = f"{text.partition(chr(10))[0]}\n\nThe report is too long for a comment.\n"
+    title, table = text.partition("\n")[0], text.partition("\n<details>")[0]
+    for shorter in (table, title):
+        if len(marker) + len(text) + len(foot) + 1 > MOST:
+            text = f"{shorter.rstrip()}\n\nThe rest, too long for a comment, is in the summary.\n"
     try:
         comment = found(pull["number"], marker)
         body = {"body": f"{marker}\n{text}{foot}"}

@@ -17,7 +17,8 @@ from ..sim.sim_device import existing
 from ..trace.provenance import DeviceMade, Provenance
 
 _NO_LIMIT = (1 << 63) - 1  # buffers of more bytes than any device has
-_PACKAGE = f"{BUILD.get('package', '')} {BUILD.get('version', '')}".strip() or None
+# Builds of a checkout have neither.
+_PACKAGE = " ".join(filter(None, (BUILD.get("package"), BUILD.get("version")))) or None
 
 
 def made_here(devices: Iterable[Device], ask_servers: bool = True) -> Provenance:

@@ -160,9 +160,12 @@ def test_inputs_are_no_text_of_a_script(work, github):
     assert not list(work.rglob("bad")) and said in (work / "bin" / "pip.txt").read_text()
 
 
-def test_a_report_that_is_too_long_is_named(tmp_path, github, monkeypatch):
+@pytest.mark.parametrize("n_rows, kept", [(50, "### Plans: many\n\n" + "| a |\n" * 50),
+                                          (19999, "### Plans: many\n")])  # fmt: skip
+def test_a_long_report_loses_the_reasons_first(tmp_path, github, n_rows, kept):
     report, output = tmp_path / "plans.md", tmp_path / "output"
-    report.write_bytes(b"### Plans: many\n" + b"x\xff" * 40000)
+    table = b"### Plans: many\n\n" + b"| a |\n" * n_rows
+    report.write_bytes(table + b"\n<details>\n" + b"x\xff" * 40000)
     (tmp_path / "event").write_text('{"pull_request": {"number": 7, "head": {"sha": "89abcdef"}}}')
     env = {
         "GITHUB_API_URL": github.url, "GITHUB_REPOSITORY": "we/fork", "GITHUB_RUN_ID": "42",
@@ -172,7 +175,7 @@ def test_a_report_that_is_too_long_is_named(tmp_path, github, monkeypatch):
     program = [sys.executable, "-I", str(REPO / ".github" / "sticky_comment.py")]
     subprocess.run([*program, str(report), "a"], env=env, check=True)
     text = github.comments[0]["body"]
-    assert "\n### Plans: many\n\nThe report is too long for a comment.\n" in text
+    assert text.startswith(f"<!-- ggml-py ci: a -->\n{kept}\nThe rest, too long for ")
 
 
 @pytest.mark.by_hand
