@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import ggml_py as ggml
+from ggml_py.builds import builds
 from ggml_py.releases import rule_cases
 from vendor import cache as caches
 from vendor import releases
@@ -189,18 +190,24 @@ def test_a_fork(tmp_path, github):
     rule = "    allow = allow && tensor->op != GGML_OP_FLASH_ATTN_EXT;\n"
     before, after = file.read_text().split(rule)
     file.write_text(before + after)
-    done = action.run(tmp_path, {"source": "."}, PULL, api=github.url, workspace=fork)
-    assert done.status == 1, done.said
-    (comment,) = github.comments
-    (shown,) = (block.text for block in blocks(DOCS / "KEPT_PLANS.md")
-                if block.text.startswith("### Plans"))  # fmt: skip
-    body = comment["body"].partition("\n")[2].replace("\\_", "_")  # of the path, in Markdown
-    body = body.replace(str(fork), "/home/runner/work/fork/fork")
-    assert shows(shown, body), body
-    file.write_text(before + rule + after)
-    done = action.run(tmp_path, {"source": "."}, PULL, api=github.url, workspace=fork)
-    assert (done.status, len(github.comments)) == (0, 1), done.said
-    assert re.search(r": 0 of \d+ cases differ\n", github.comments[0]["body"])
+    try:
+        done = action.run(tmp_path, {"source": "."}, PULL, api=github.url, workspace=fork)
+        assert done.status == 1, done.said
+        (comment,) = github.comments
+        (shown,) = (block.text for block in blocks(DOCS / "KEPT_PLANS.md")
+                    if block.text.startswith("### Plans"))  # fmt: skip
+        body = comment["body"].partition("\n")[2].replace("\\_", "_")  # of the path, in Markdown
+        body = body.replace(str(fork), "/home/runner/work/fork/fork")
+        assert shows(shown, body), body
+        assert "None" not in body
+        file.write_text(before + rule + after)
+        done = action.run(tmp_path, {"source": "."}, PULL, api=github.url, workspace=fork)
+        assert (done.status, len(github.comments)) == (0, 1), done.said
+        assert re.search(r": 0 of \d+ cases differ\n", github.comments[0]["body"])
+    finally:
+        for build in builds():
+            if (build.get("checkout") or "").startswith(str(tmp_path)):
+                shutil.rmtree(build["folder"])
 
 
 def linted(folder, *texts):
