@@ -131,8 +131,10 @@ def test_only_pull_requests_that_want_a_comment_get_one(work, github, event, inp
 
 def test_what_may_differ(work, github):
     (work / "allow").write_text("exp*\n")
-    done = ran(work, github, allow="allow")
+    done = ran(work, github, allow="allow", package="ggml_py")
     assert done.status == 0 and "| allowed |" in github.comments[0]["body"]
+    # A folder of this name: the index has another project.
+    assert (work / "bin" / "pip.txt").read_text() == "install -q ./ggml_py[build] cmake ninja\n"
 
 
 @pytest.mark.parametrize(
