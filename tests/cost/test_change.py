@@ -33,7 +33,8 @@ def test_plan_says_how_long_it_takes(files):
     lines = ok("plan", plan, "--machine", known).splitlines()
     stale = "stale: it was measured with 1 thread, and 2 compute; the interval does not count that"
     assert stale in lines
-    (line,) = (line for line in lines if "predicted" in line)
+    assert "(predicted)" in lines[0]  # the verdict
+    (line,) = (line for line in lines[1:] if "predicted" in line)
     assert line.startswith(f"a compute is predicted to take {1e3 * cost.seconds:.3g} ms (")
     data = json.loads(ok("plan", plan, "--machine", known, "--json"))["predicted"]
     assert data["seconds"] == pytest.approx(cost.seconds) and data["unknown_nodes"] == 0

