@@ -77,8 +77,9 @@ def built() -> Path:
 
 
 def brought(folder: Path) -> dict[str, Path]:
-    """What else the running hook's settings ask for (libllama on the build in `folder`, what
-    `ggml-py record` needs), by its place below `native/lib`; built now if the cache lacks it."""
+    """Other folders of libraries that the running hook's settings ask for, by their places below
+    `native/lib`: libllama for the build in `folder`, and the recorder. They are built now if the
+    cache lacks them."""
     arguments = build_ggml.parser("config settings").parse_args(argv_of(_settings))
     options = build_ggml.options_of(arguments)
     found = {}

@@ -33,7 +33,7 @@ _INCLUDES = {
 }
 # Other platforms' files, and one that defines what cxa_exception.cpp does.
 _LEFT_OUT = ("support/", "pstl/", "int128_builtins", "noexception")
-# What compilers and libc++abi call of it; the linker gets a library of this name with these.
+# The functions that compilers and libc++abi call; the linker gets a library of this name with them.
 UNWINDER = "libgcc_s.so.1"
 _UNWINDS = (
     "Backtrace", "DeleteException", "FindEnclosingFunction", "ForcedUnwind", "GetCFA",

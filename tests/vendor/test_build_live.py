@@ -245,7 +245,7 @@ def test_nothing_is_fetched_once_it_is_installed(wheel: Path, tmp_path: Path) ->
 
 
 def test_an_sdist_makes_the_same_build_without_git(wheel: Path, tmp_path: Path) -> None:
-    """What is in it gives the key that the repository gives."""
+    """Its build has the same key as a build of the repository."""
     programs = tmp_path / "bin"
     programs.mkdir()
     (programs / "git").write_text("#!/bin/sh\necho git was asked >&2; exit 1\n")
