@@ -461,6 +461,75 @@ def test_a_narrow_window_and_a_link_to_a_node(open_page):
     assert page.evaluate("page.plans[0].label(page.picked.t)") == "h"
 
 
+def state(page):
+    return page.evaluate(
+        "[page.picked && [page.picked.p, page.picked.t], page.filters, page.axisName, page.stage,"
+        " page.get('table-view').hidden, page.get('f-op').value, page.get('search').value]"
+    )
+
+
+def test_the_address_has_what_is_shown(open_page):
+    page = open_page("fallback")
+    whole = state(page)
+    click(page, 7)
+    page.wait_for_timeout(600)  # quicker steps are one step back
+    page.keyboard.press("ArrowRight")
+    page.select_option("#f-op", "SOFT_MAX")
+    page.fill("#search", "3")
+    page.select_option("#axis", "bytes")
+    page.evaluate("page.setStage(2)")
+    page.click("#tab-table")
+    shown = state(page)
+    address = page.url
+    assert "#node=" in address and "op=SOFT_MAX" in address and "pass=2" in address
+    page.go_back()
+    until(page, "page.picked.t === 7")
+    assert state(page)[1:] == whole[1:]
+    page.go_forward()
+    until(page, "page.picked.t !== 7")
+    assert state(page) == shown
+    other = page.context.new_page()
+    other.goto(address)
+    assert state(other) == shown
+
+
+@pytest.mark.parametrize(
+    "typed",
+    ["node=99999999", "node=x&op=NONE&width=no&pass=99&view=no", "%E0%A4%A", "node=after:7"],
+)
+def test_an_address_that_somebody_typed(typed, open_page):
+    page = open_page("fallback")
+    page.evaluate(f"location.hash = {typed!r}")
+    page.wait_for_timeout(50)
+    assert picked(page) in (None, 7) and page.evaluate("page.stage <= page.lastStage")
+    assert not page.evaluate("page.filtered")
+
+
+def test_arrow_keys_change_tabs(open_page):
+    page = open_page("fallback")
+    page.focus("#tab-lanes")
+    page.keyboard.press("ArrowRight")
+    assert page.evaluate("document.activeElement.id") == "tab-table" and picked(page) is None
+    assert page.get_attribute("#tab-table", "aria-selected") == "true"
+    page.keyboard.press("ArrowLeft")
+    assert page.evaluate("document.activeElement.id") == "tab-lanes"
+
+
+def test_the_tip_is_inside_of_a_narrow_window(open_page):
+    page = open_page("fallback", width=390, height=800)
+    box = page.evaluate("page.lanes.canvas.getBoundingClientRect().toJSON()")
+    for x in range(int(box["x"]) + 110, int(box["x"] + box["width"]), 25):
+        page.mouse.move(x, box["y"] + box["height"] / 3)
+        tip = page.evaluate("page.get('tip').getBoundingClientRect().toJSON()")  # 0 if it is hidden
+        assert tip["left"] >= 0 and tip["right"] <= 390
+
+
+def test_a_link_to_a_node_after(open_page):
+    page = open_page("two")
+    page.evaluate("location.hash = 'node=after:5'")
+    until(page, "page.picked && page.picked.p === 1 && page.picked.t === 5")
+
+
 def test_a_run_of_which_only_splits_were_measured(open_page):
     """Found wrong: nodes had equal parts of their split's time, bounds looked as if measured."""
     page = open_page("splits")

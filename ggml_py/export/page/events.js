@@ -4,7 +4,7 @@ const KEYS = [
   ['← →', 'previous node, next node'], ['Shift ← →', 'move the lanes'], ['+ −', 'zoom'], ['0', 'show everything'],
   ['/', 'search'], ['n p', 'next, previous match'], ['f', 'fold or unfold all layers'], ['l', 'fold or unfold the node’s layer'],
   ['[ ]', 'previous pass, next pass'], ['t', 'table or lanes'], ['Enter', 'go to the node’s details'],
-  ['d', 'light or dark'], ['Esc', 'clear'], ['?', 'this list'],
+  ['d', 'light or dark'], ['c', 'copy the link to what is shown'], ['Esc', 'clear'], ['?', 'this list'],
 ];
 
 Object.assign(App.prototype, {
@@ -55,6 +55,7 @@ Object.assign(App.prototype, {
     this.get('stage-field').hidden = !this.lastStage;
     this.setStage(this.lastStage);
     this.get('theme').onclick = () => this.theme();
+    this.get('link').onclick = () => this.copyLink();
     for (const name of ['lanes', 'table']) this.get(`tab-${name}`).onclick = () => this.view(name);
     const help = this.get('help');
     help.replaceChildren(el('h2', {}, 'Keys'), el('dl', {}, ...KEYS.flatMap(([key, what]) =>
@@ -122,8 +123,8 @@ Object.assign(App.prototype, {
       tip.textContent = `${plan.label(hit.t)} · ${plan.op(hit.t)} · ${plan.backendName(plan.backend[hit.t])} ${plan.cause(hit.t)}`
         + (off ? ` · not on ${off.device}: ${off.text}` : '');
     }
-    tip.style.left = `${Math.min(event.clientX + 14, innerWidth - 430)}px`;
-    tip.style.top = `${Math.min(event.clientY + 16, innerHeight - 80)}px`;
+    tip.style.left = `${Math.max(4, Math.min(event.clientX + 14, innerWidth - tip.offsetWidth - 4))}px`;
+    tip.style.top = `${Math.max(4, Math.min(event.clientY + 16, innerHeight - tip.offsetHeight - 4))}px`;
   },
 
   keys() {
@@ -133,7 +134,10 @@ Object.assign(App.prototype, {
       if (typing && event.key !== 'Escape') return;
       const by = {ArrowLeft: -1, ArrowRight: 1}[event.key];
       const lanes = this.lanes;
-      if (by && event.shiftKey) lanes.pan(by * 160);
+      if (by && event.target.getAttribute('role') === 'tab') {
+        this.view(this.get('table-view').hidden ? 'table' : 'lanes');
+        this.get(this.get('table-view').hidden ? 'tab-lanes' : 'tab-table').focus();
+      } else if (by && event.shiftKey) lanes.pan(by * 160);
       else if (by) this.step(by);
       else {
         const doing = {
@@ -146,7 +150,7 @@ Object.assign(App.prototype, {
           f: () => this.axis.runs.length && this.foldAll(!this.get('fold').checked),
           '[': () => this.setStage(this.stage - 1), ']': () => this.setStage(this.stage + 1),
           t: () => this.view(this.get('table-view').hidden ? 'table' : 'lanes'),
-          d: () => this.theme(), '?': () => this.get('help').showModal(),
+          d: () => this.theme(), c: () => this.copyLink(), '?': () => this.get('help').showModal(),
           Enter: () => event.target.closest('button, summary') || this.get('details').focus(),
           Escape: () => {
             this.clear();
@@ -207,7 +211,6 @@ function printedSplits(app, p) {
   document.documentElement.dataset.theme = matchMedia('(prefers-color-scheme: dark)').matches ? 'dark' : 'light';
   const app = window.page = new App(data);
   // page.html#ffn_out-3 and page.html#95 open with that node.
-  const asked = decodeURIComponent(location.hash.slice(1)), [plan] = app.plans;
-  const node = /^\d+$/.test(asked) ? Number(asked) : asked ? plan.find(asked, plan.n) : -1;
-  if (node >= 0 && node < plan.total) app.pick(0, node, true);
+  app.visit(location.hash.slice(1));
+  window.addEventListener('popstate', () => app.visit(location.hash.slice(1)));
 }

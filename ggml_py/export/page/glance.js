@@ -128,7 +128,7 @@ function offCard(app) {
   if (!own.length) {
     return card('Off the device', el('p.good', {}, 'No backend here has memory of its own, so there is no device that nodes could be off.'));
   }
-  const title = `Not on ${own[0].name}, and why`;
+  const title = `Not on ${own.length > 1 ? 'a device' : own[0].name}, and why`;
   if (!plan.off.length) {
     return card(title, el('p.good', {}, plan.stages.length ? 'Every computed node is on a device.'
       : 'A log or a snapshot does not tell what backends support.'));

@@ -14,7 +14,8 @@ class App {
     this.filters = {text: '', backend: '', op: '', cause: ''};
     this.filtered = false;
     this.folded = new Set();
-    this.axisName = this.plans[0].time ? 'time' : 'order';
+    this.axisName = this.usualAxis = this.plans[0].time ? 'time' : 'order';
+    this.visited = null;   // the address that is written, once there is one
     this.match = this.plans.map(plan => new Uint8Array(plan.n).fill(1));
     const slots = this.diff ? this.diff.slots : [this.plans[0].splits.length || this.plans[0].n ? [...Array(this.plans[0].n).keys()] : []];
     this.axis = new Axis(this.plans, slots, Math.max(...slots.map(mine => (mine.at(-1) ?? -1) + 1)), this.axisName, this.folded);
@@ -109,6 +110,7 @@ class App {
     this.say(`${plan.label(t)}, ${plan.op(t)}, on ${plan.backendName(plan.backend[t])}, ${plan.cause(t) || 'no cause'}`
       + (plan.offOf[t] ? `, off ${plan.offOf[t].device}: ${plan.offOf[t].text}` : ''));
     this.moved();
+    this.remember(true);
   }
 
   pickArrow(hit) {
@@ -125,6 +127,7 @@ class App {
     details(this);
     this.table.draw();
     this.moved();
+    this.remember();
   }
 
   // Shows only these nodes, a list for each plan.
@@ -162,6 +165,7 @@ class App {
     this.get('chosen').firstChild.textContent = this.chosen?.name || '';
     this.table.fill();
     this.redraw();
+    this.remember();
   }
 
   clear() {
@@ -202,6 +206,7 @@ class App {
     else lanes.view(axis.pos[slot] - (lanes.width - GUTTER) / 2 / lanes.scale, lanes.scale);
     this.get('fold').checked = axis.runs.length > 0 && axis.runs.every(run => this.folded.has(run.layer));
     this.redraw();
+    this.remember();
   }
 
   fold(layer) {
@@ -234,6 +239,7 @@ class App {
       this.get('stage-name').textContent = `${name}: +${n}, ${percent(placed, plan.n)}`;
     }
     this.redraw();
+    this.remember();
   }
 
   view(name) {
@@ -243,6 +249,7 @@ class App {
     }
     if (name === 'table') this.table.show(this.picked);
     else this.redraw();
+    this.remember();
   }
 
   theme(dark = document.documentElement.dataset.theme !== 'dark') {

@@ -25,7 +25,7 @@ from . import side_by_side as page_diff
 from .whole import whole
 
 SCRIPTS = (
-    "plan", "axis", "lanes", "minimap", "glance", "details", "table", "main", "events"
+    "plan", "axis", "lanes", "minimap", "glance", "details", "table", "main", "address", "events"
 )  # fmt: skip
 
 
