@@ -18,6 +18,7 @@ from ..trace.answers.shares import headline
 from ..trace.planned import Planned, format_bytes
 from ..trace.provenance import Provenance
 from ..trace.units import format_factor, format_time
+from .all_findings import advice
 from .finding import NOTE, SKIPPED, Finding, capitalised
 
 MEASURED, PREDICTED, SHEETS, BYTES = "measured", "predicted", "data sheets", "bytes only"
@@ -66,6 +67,12 @@ class Phase(NamedTuple):
             if each is None
             else f"{format_factor(each)} tokens/s"
         )
+
+    @property
+    def depth(self) -> str:
+        """The tokens before a single one, on which its time depends: " after 4096"."""
+        n_past = self.plan.provenance.n_past
+        return f" after {n_past}" if n_past and self.n_tokens == 1 else ""
 
     @property
     def tokens_per_second(self) -> float | None:
@@ -174,10 +181,11 @@ def checkup(
     is_late: bool = False,
     more: Sequence[str] = (),
     is_tried: bool = True,
+    model: str = "",
 ) -> Checkup:
     """The answer about graphs of one model, the one that matters most first. `lacks` is missing
     memory. `best` is the change to recommend, of those that there was time to try (`is_late`). No
-    change was tried (`is_tried`) without the model."""
+    change was tried (`is_tried`) without the model. `model` is its path as it was given."""
     first = phases[0]
     reasons = [] if lacks else _reasons(phases)
     costly = [r for r in reasons if r.share is None or r.share >= _WRONG]
@@ -202,7 +210,7 @@ def checkup(
         else:
             verdict = f"{text}: at most {first.rate} ({first.known_by})"
     shown = best.plan if best and best.checked else first.plan
-    command = "" if lacks and best is None else _command(shown.provenance)
+    command = "" if lacks and best is None else _command(shown.provenance, model)
     return Checkup(
         capitalised(verdict, first.plan) + ".", bool(lacks or best or costly or paged or on_host),
         () if lacks else tuple(phases), tuple(reasons[:_MOST_REASONS]), memory,
@@ -218,9 +226,19 @@ def verdict_of(
     best: Remedy | None = None,
     is_tried: bool = False,
 ) -> str:
-    """The answer about one plan, in a sentence. `measured` are seconds. See `checkup`."""
+    """The answer about one plan, in a sentence; "" if that is all in its headline. `measured` are
+    seconds. See `checkup`."""
     phase = phase_of(plan, findings, cost, measured)
-    return checkup([phase], best=best, is_tried=is_tried).verdict
+    said = checkup([phase], best=best, is_tried=is_tried).verdict
+    return "" if said.lower().startswith(headline(plan).lower()) else said
+
+
+def verdict_by_bytes(plan: Planned) -> str:
+    """The same without times; "" for a plan that the reference scheduler cannot plan."""
+    try:
+        return verdict_of(plan, advice(plan))
+    except ValueError:
+        return ""
 
 
 def phase_of(
@@ -237,12 +255,12 @@ def phase_of(
     return Phase(what, n, plan, findings, cost, measured)
 
 
-def _command(made: Provenance) -> str:
+def _command(made: Provenance, path: str) -> str:
     """The command line that makes such plans, with nothing left to its --fit; "" if unknown."""
     if made.model is None or made.flags is None:
         return ""
     flags, program = made.flags, made.program or "llama-server"
-    model = [] if {"-m", "--model"}.intersection(flags) else ["-m", made.model]
+    model = [] if {"-m", "--model"}.intersection(flags) else ["-m", path or made.model]
     has_fit = "bench" in program or {"-fit", "--fit"}.intersection(flags)
     return shlex.join([program, *model, *flags, *([] if has_fit else ["--fit", "off"])])
 
@@ -310,8 +328,8 @@ def _reason(phase: Phase, finding: Finding) -> Setback:
 def _untried(finding: Finding) -> str:
     if finding.tried:
         return ""
-    flags = " or ".join(option.flags for option in finding.options)
-    return f"{flags} {_UNTRIED}" if flags else finding.prose
+    flags = [option.flags for option in finding.options]
+    return f"{flags[0]} {_UNTRIED}" if flags else finding.prose
 
 
 def _too_large(lacks: Sequence[Shortfall], first: Phase, best: Remedy | None) -> str:
@@ -321,7 +339,8 @@ def _too_large(lacks: Sequence[Shortfall], first: Phase, best: Remedy | None) ->
         for one in whole
     ) if whole else lacks[0].verdict  # fmt: skip
     kind = f" ({first.known_by})" if best and best.seconds and first.cost else ""
-    return verdict + (f"; {_with(first, best)}{kind}" if best else "")
+    looks = "`ggml-py memory` looks for options that fit"
+    return f"{verdict}; {f'{_with(first, best)}{kind}' if best else looks}"
 
 
 def _slow(
@@ -329,13 +348,15 @@ def _slow(
 ) -> str:
     verdict = reason.headline if reason else "another way is quicker"
     if first.rate:
-        verdict += f": {_about(first.plan)} {first.rate} ({first.known_by})"
+        verdict += f": {_about(first.plan)} {first.rate}{first.depth} ({first.known_by})"
     if best is not None:
         return f"{verdict}; {_with(first, best)}"
     untried = reason.advice if reason and reason.advice.endswith(_UNTRIED) else ""
     none = "nothing that was tried" if is_late else "no change was found that"
-    none = f"{none} is quicker and fits" if is_tried else "`ggml-py check MODEL` tries changes"
-    return f"{verdict}; {untried or none}"
+    if is_tried:
+        return f"{verdict}; {untried or f'{none} is quicker and fits'}"
+    may = untried.replace(_UNTRIED, "may help, and ")
+    return f"{verdict}; {may}`ggml-py check MODEL` tries changes"
 
 
 def _with(first: Phase, best: Remedy) -> str:
@@ -358,7 +379,7 @@ def _fine(first: Phase, is_late: bool) -> str:
             return "nothing to change was found in the plan; how quick it is is not known"
         return f"{headline(first.plan)}: what takes time is not known from a log"
     none = "nothing that was tried is quicker" if is_late else "nothing to change was found"
-    verdict = f"{none}: {_about(first.plan)} {first.rate} ({first.known_by})"
+    verdict = f"{none}: {_about(first.plan)} {first.rate}{first.depth} ({first.known_by})"
     if first.cost is None:
         return verdict
     spent: dict[str, float] = {}

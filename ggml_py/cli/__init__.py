@@ -138,6 +138,9 @@ for verb in (verb for verbs in GROUPS.values() for verb in verbs):
     cli.add_command(verb.command)
 
 
+_NO_MEMORY = "no memory for "  # as errors of a model begin
+
+
 class _Closed(io.TextIOBase):
     """In place of a standard output that is closed."""
 
@@ -214,6 +217,8 @@ def main() -> None:
             message = error.args[0] if isinstance(error, KeyError) and error.args else error
             text = with_flags(str(message), _WARNINGS.command)
             click.echo(f"error: {text}", err=True)
+            if text.startswith(_NO_MEMORY) and "check" not in sys.argv:
+                click.echo("`ggml-py check` with the same words says which options fit", err=True)
         sys.exit(1)
     except Exception as error:
         if "--debug" in sys.argv:

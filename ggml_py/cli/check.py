@@ -17,6 +17,7 @@ from .shared.model_options import (
     as_json,
     echo_json,
     load_options,
+    same_of,
 )
 from .shared.predicted import Predictions, machine_option
 from .shared.records import choice_options
@@ -148,8 +149,14 @@ def _of_model(source: Source, predictions: Predictions) -> Checkup:
     else:
         mended = (one.remedy for phase in phases for one in phase.findings if one.remedy)
         best, is_late = simplest([*remedies.found(), *mended]), judge.is_late
-    more = tuple(in_command(f"ggml-py {verb} {{path}}", source) for verb in ("plan", "memory"))
-    return checkup(phases, judge.lacks, best, is_late, more)
+    alone = click.get_current_context().params.get("other") is None
+    more = tuple(
+        (same_of(verb) if alone else "") or in_command(f"ggml-py {verb} {{path}}", source)
+        for verb in ("plan", "memory")
+    )
+    markdown = click.get_current_context().params["markdown"]  # is pasted into issues: no folders
+    path = "" if markdown else str(source.path)
+    return checkup(phases, judge.lacks, best, is_late, more, model=path)
 
 
 def _after(remedy: Remedy) -> float:

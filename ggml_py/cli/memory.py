@@ -159,7 +159,11 @@ class Room(NamedTuple):
     def said(self) -> list[str]:
         """Sentences about missing memory, unknown memory, and devices with little left."""
         used = self.used or {}
-        lines = [one.verdict for one in self.shortfalls] or ["it fits"] * bool(self.fits)
+        lines = [one.verdict for one in self.shortfalls]
+        if self.fits:
+            left = (f"{format_bytes((one.free or 0) - used.get(one.device, 0))} of {one.device}"
+                    for one in self.rooms)  # fmt: skip
+            lines.append(f"it fits: {', '.join(left)} stay free")
         lines += [
             f"{device} does not say how much memory it has: whether {used.get(device, 0):,} bytes "
             "fit is not known"

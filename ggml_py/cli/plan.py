@@ -139,7 +139,7 @@ def command(
         if verbose or not (parts or output):
             why, remedy = _answer(plan, predictions)
             verdict = "" if lacks else _verdict(plan, predictions, remedy)
-            if verdict and not verdict.lower().startswith(plan.headline().lower()):
+            if verdict:
                 say(verdict)
             show(plan, verbose, why, remedy)
             if plan.provenance.known and not model.is_model:

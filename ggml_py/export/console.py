@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from ..files.foreign import visible
 from .wrapping import width_of_terminal, wrapped
+
+_FOLDED = 8  # columns that a text gets at least
 
 
 class _Console(Console):
@@ -21,6 +24,16 @@ class _Console(Console):
     def render_str(self, text: str, **settings: Any) -> Text:
         """Like rich's, which renders all texts."""
         return super().render_str(visible(text), **settings)
+
+    def print(self, *objects: Any, **settings: Any) -> None:
+        """Like rich's. A table that has no room for its numbers is as wide as it must be."""
+        before = self.width
+        least = [_least_width(one) for one in objects if isinstance(one, Table)]
+        self.width = max(before, *least) if least else before
+        try:
+            super().print(*objects, **settings)
+        finally:
+            self.width = before
 
     def on_broken_pipe(self) -> None:
         """Raises the exception again: rich would end the process with status 1."""
@@ -46,6 +59,16 @@ def new_table(*columns: str, title: str | None = None) -> Table:
             overflow="fold",
         )  # fmt: skip
     return table
+
+
+def _least_width(table: Table) -> int:
+    """Columns of the terminal in which no number of a table is cut; texts are folded."""
+    widths = []
+    for column in table.columns:
+        cells = (str(cell) for cell in (column.header, *column.cells))
+        most = max((cell_len(line) for cell in cells for line in cell.split("\n")), default=0)
+        widths.append(most if column.no_wrap and column.overflow == "fold" else min(most, _FOLDED))
+    return sum(widths) + 2 * len(widths)
 
 
 def say(text: str, first: str = "", console: Console | None = None, style: str = "") -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..advice.all_findings import advice
+from ..advice.checkup import verdict_by_bytes
 from ..files.foreign import fenced, markdown
 from ..trace.answers.excerpt import limits
 from ..trace.answers.shares import headline
@@ -23,7 +24,9 @@ _ROWS = 30
 
 def render(plan: Planned) -> str:
     """The text. A layout that would not fit into an issue is cut, and says so."""
+    verdict = verdict_by_bytes(plan)
     lines = [
+        *([f"**{markdown(verdict)}**", ""] if verdict else []),
         f"**{markdown(_whose(plan))}:** {markdown(headline(plan))}", "",
         f"{_made_with(plan)}{counted(len(plan.nodes), 'node')}", *_limits(plan), "",
         "| backend | device | kind | allocates from | nodes |", "|---|---|---|---|---|",

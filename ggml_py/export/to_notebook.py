@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..advice.checkup import verdict_by_bytes
 from ..files.foreign import html
 from ..trace.answers.run_summary import summarize
 from ..trace.answers.shares import format_count, headline, shares
@@ -12,7 +13,7 @@ from ..trace.recorded import Recorded
 
 
 def plan(plan: Planned) -> str:
-    """The headline, each backend's share, and the first splits."""
+    """The verdict, the headline, each backend's share, and the first splits."""
     parts = shares(plan)
     if parts is None:
         devices = [[name, n, "?", "?", "?"] for name, n in plan.nodes_per_backend().items()]
@@ -38,7 +39,8 @@ def plan(plan: Planned) -> str:
         for split in plan.splits[:MOST]
     ]
     columns = ["backend", "nodes", "FLOPs", "read and written", "weights held"]
-    shown = [f"<b>{html(headline(plan))}</b>", table(columns, devices)]
+    lines = [line for line in (verdict_by_bytes(plan), headline(plan)) if line]
+    shown = [*(f"<div><b>{html(line)}</b></div>" for line in lines), table(columns, devices)]
     title = counted(plan.n_splits, "split") + (
         f", the first {MOST}" if plan.n_splits > MOST else ""
     )

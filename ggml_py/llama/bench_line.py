@@ -5,6 +5,7 @@ C++: parse_cmd_params of tools/llama-bench/llama-bench.cpp
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -16,6 +17,7 @@ _SIZES = {
     "-p": "n_prompt", "--n-prompt": "n_prompt", "-n": "n_gen", "--n-gen": "n_gen",
     "-d": "n_depth", "--n-depth": "n_depth",
 }  # fmt: skip
+_BOTH = "-pg"  # a prompt and then a generation
 _USUAL = {"n_prompt": 512, "n_gen": 128, "n_depth": 0}
 _ALONE = ("-v", "--verbose", "--progress", "--no-warmup", "--offline")  # without a value
 # What changes neither a graph nor where it runs.
@@ -23,6 +25,7 @@ _OTHERS = (
     "-r", "--repetitions", "-o", "--output", "-oe", "--output-err", "--prio", "--delay", "--poll",
     "-C", "--cpu-mask", "--cpu-strict", "--numa",
 )  # fmt: skip
+_RANGE = re.compile(r"(\d+)-\d+([+*]\d+)?")  # of which the first number is looked at
 _IN_ONE = {"devices": "/", "parts": "/", "overrides": ";"}  # what separates parts of a value
 _WORDS = {"1": "on", "0": "off"}
 
@@ -42,19 +45,34 @@ def read_bench_line(words: Sequence[str]) -> BenchLine:
     Raises `ArgumentError` for an option that is not known here, or has no value.
     """
     sizes, models, left_out = dict(_USUAL), list[str](), list[str]()
-    own = ["--for", "bench"]
+    own, seen = ["--for", "bench"], set[str]()
     rest = iter(words)
     for word in rest:
         flag = word.replace("_", "-") if word.startswith("--") else word
         if flag in _ALONE:
             continue
+        option = next((one for one in TABLE if flag in _flags(one)), None)
+        if option is None and flag not in (*_MODEL, *_RPC, *_SIZES, *_OTHERS, _BOTH):
+            raise ArgumentError(
+                f"llama-bench: {word}: cannot be looked at here; `ggml-py bench` runs the command"
+            )
         value = next(rest, None)
         if value is None:
             raise ArgumentError(f"llama-bench: {word}: expected a value behind it")
         if flag in _OTHERS:
             continue
-        option = next((one for one in TABLE if flag in _flags(one)), None)
+        if flag == _BOTH:
+            both = [_number(word, number) for number in value.split(",")]
+            sizes["both"] = sum(both)
+            continue
         first, *others = value.split(",")
+        if _RANGE.fullmatch(first):
+            others, first = [value], first.partition("-")[0]
+        what = option.name if option and flag not in _SIZES else _SIZES.get(flag, flag)
+        if what in seen:  # a second value of a list
+            left_out.append(f"{word} {value}")
+            continue
+        seen.add(what)
         if others:
             left_out.append(f"{word} {','.join(others)}")
         if flag in _MODEL:
@@ -65,16 +83,17 @@ def read_bench_line(words: Sequence[str]) -> BenchLine:
             own += ["-d", f"rpc:{first}"]
         elif option is not None:
             own += _own(option, word, first)
-        else:
-            raise ArgumentError(
-                f"llama-bench: {word}: cannot be looked at here; `ggml-py bench` runs the command"
-            )
-    n_ctx = sizes["n_depth"] + max(sizes["n_prompt"], sizes["n_gen"], 1)
+    most = max(sizes["n_prompt"], sizes["n_gen"], sizes.get("both", 1))
+    n_ctx = sizes["n_depth"] + most
     return BenchLine(models, [*own, "-c", str(n_ctx)], left_out)
 
 
 def _flags(option: Keyword) -> tuple[str, ...]:
-    return (*option.flags, *option.off, option.bench)
+    """The flags that llama-bench has for it, too."""
+    if not option.bench and option.name not in ("devices", "tensor_overrides"):
+        return ()
+    long = [flag for flag in (*option.flags, *option.off) if flag.startswith("--")]
+    return (option.bench, *long, *(option.flags if not option.bench else ()))
 
 
 def _own(option: Keyword, word: str, value: str) -> list[str]:

@@ -58,7 +58,7 @@ def test_layers_in_host_memory(models):
     before, after = first["remedy"]["seconds"]
     assert before == pytest.approx(data["graphs"][0]["seconds"])
     assert after < before / 2
-    assert data["command"].startswith("llama-server -m 8l.gguf -ngl all ")
+    assert data["command"].startswith(f"llama-server -m {models['8l']} -ngl all ")
     rate = data["graphs"][0]["seconds"] and 1 / after
     assert float(data["verdict"].split()[-2]) == pytest.approx(rate, rel=0.02)
     assert data["command"].endswith("--fit off")
@@ -100,13 +100,24 @@ def test_a_programs_command_line(models):
     assert data["command"].count("ffn_(up|down|gate|gate_up)_(ch|)exps=CPU") <= 1
 
 
+def test_the_next_commands_have_the_options_and_the_path(models, monkeypatch):
+    monkeypatch.chdir(models["folder"].parent)
+    path = models["8b"].relative_to(models["folder"].parent)
+    data = json.loads(run("check", path, *GPU, "-ngl", 20, "-c", 4096, "--json").stdout)
+    assert f"-m {path} " in data["command"]
+    words = f"{path} {' '.join(GPU)} -ngl 20 -c 4096"
+    assert data["more"] == [f"ggml-py plan {words}", f"ggml-py memory {words}"]
+    data = json.loads(run("check", *GPU, "--json", "--", "llama-bench", "-m", path).stdout)
+    assert data["more"][0] == f"ggml-py plan {' '.join(GPU)} -- llama-bench -m {path}"
+
+
 @pytest.mark.thorough("long")
 def test_files(models):
     plan, other = models["folder"] / "a.json.gz", models["folder"] / "b.json.gz"
     ok("plan", models["8b"], *GPU, "-ngl", 20, "-c", 4096, "-o", plan)
     ok("plan", models["8b"], *GPU, "-ngl", "all", "-c", 4096, "-o", other)
     data = answer(plan, status=1)
-    assert "-ngl all may help (not tried: whether it fits)" in data["verdict"]
+    assert "-ngl all may help, and `ggml-py check MODEL` tries changes" in data["verdict"]
     assert data["memory"][0]["free"] == 24 << 30
     data = answer(other, plan, status=1)
     assert data["verdict"].startswith("The second takes ") and "times as long" in data["verdict"]

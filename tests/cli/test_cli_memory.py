@@ -31,7 +31,9 @@ def saved(model):
 @pytest.mark.needs(release="default")
 def test_a_model(model):
     text = ok("memory", model, *GPU)
-    head, gpu, *_ = text.splitlines()
+    fits, tight, head, gpu, *_ = text.splitlines()
+    assert re.fullmatch(r"it fits: \S+ MiB of gpu0, \S+ GiB of CPU stay free", fits)
+    assert "less than the reserve" in tight
     columns = "memory (MiB) weights cache compute outputs together free total"
     assert head.split() == columns.split()
     assert gpu.split()[0] == "gpu0" and gpu.split()[-1] == "1024.00"
@@ -192,7 +194,8 @@ def test_the_cpus_memory(model):
 def test_the_log_and_the_parts_of_split_mode_tensor(model):
     two = ("-d", "sim:gpu0,memory=1G", "-d", "sim:gpu1,memory=1G", "-ngl", 99, "--no-changes")
     text = ok("memory", model, *two, "-sm", "tensor")
-    rows = {line.split()[0]: line.split() for line in text.splitlines()[1:4]}
+    start = text[text.index("memory (MiB)") :].splitlines()[1:4]
+    rows = {line.split()[0]: line.split() for line in start}
     assert list(rows) == ["gpu0", "gpu1", "CPU"] and rows["gpu0"][1] == rows["gpu1"][1] != "0.00"
     assert "these are each GPU's parts" in text and "Meta(" not in "".join(rows)
     assert "llama.cpp's log has: graph: nodes = " in text and ", splits = " in text

@@ -63,21 +63,26 @@ def _asked(oracle, model, words, n_ctx):
 
 
 def test_the_context_is_as_large_as_the_tests_need():
-    for line, n_ctx in (("", 512), ("-p 64 -n 16 -d 32", 96), ("-p 0 -n 200-300", 200)):
+    for line, n_ctx in (("", 512), ("-p 64 -n 16 -d 32", 96), ("-p 0 -n 200-300", 200),
+                        ("-pg 600,100", 700)):  # fmt: skip
         words = read_bench_line(["-m", "m.gguf", *line.split()]).words
         assert words[-2:] == ["-c", str(n_ctx)]
 
 
 def test_of_several_values_the_first_counts(model):
-    done = run("plan", "-d", "CPU", "--", "llama-bench", "-m", model, "-fa", "0,1", "-p", "8,16")
-    assert done.returncode == 0 and "-fa 1: left out" in done.stderr
-    assert "-p 16: left out" in done.stderr
+    more = ("-fa", "0,1", "-p", "8,16", "-t", "1-4+1", "-b", 64, "-b", 32)
+    done = run("plan", "-d", "CPU", "--", "./llama-bench.exe", "-m", model, *more)
+    assert done.returncode == 0
+    for left_out in ("-fa 1", "-p 16", "-t 1-4+1", "-b 32"):
+        assert f"{left_out}: left out" in done.stderr
 
 
 @pytest.mark.parametrize(
     ("line", "said"),
     [
         ("-ngl", "-ngl: expected a value behind it"),
+        ("-c 4096", "-c: cannot be looked at here"),  # llama-bench has none
+        ("--frobnicate", "--frobnicate: cannot be looked at here"),
         ("-nkvo 2", "-nkvo 2: expected 0 or 1"),
         ("-p many", "-p many: expected a number of tokens"),
         ("-hf some/model", "-hf: cannot be looked at here; `ggml-py bench`"),

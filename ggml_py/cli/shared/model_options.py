@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Callable, Sequence
 from itertools import zip_longest
 from pathlib import Path
@@ -63,11 +64,30 @@ class ModelCommand(Verb):
         """Like click's, with the model moved in front of the other arguments."""
         flags = {flag for option in self.get_params(ctx) for flag in option.opts}
         if flags & _MODEL_FLAGS:
+            ctx.meta[_WORDS] = list(args)
             args = keep_command_line(ctx, args) if _PLANS in flags else args
             args = _model_first(args)
         return super().parse_args(ctx, args)
 
 
+def same_of(verb: str) -> str:
+    """The command line of another verb with the words of the running one; "" if it lacks one of
+    their options."""
+    context = click.get_current_context()
+    group, words = context.find_root().command, context.meta[_WORDS]
+    other = group.get_command(context, verb) if isinstance(group, click.Group) else None
+    own = words[: words.index("--")] if "--" in words else words
+    words = [*(word for word in own if word not in _FORMATS), *words[len(own) :]]
+    known = {
+        flag for one in (other.params if other else ()) for flag in (*one.opts, *one.secondary_opts)
+    }
+    used = {word.partition("=")[0] for word in own if _FLAG.match(word)} - _FORMATS
+    return shlex.join(["ggml-py", verb, *words]) if used <= known else ""
+
+
+_WORDS = "ggml_py.words"  # of the running verb, as they were given
+_FORMATS = frozenset(("--json", "--markdown"))
+_FLAG = re.compile(r"--?[a-zA-Z]")
 _MODEL_FLAGS = frozenset(("-m", "--model"))
 _PLANS = "--for"  # the option that only verbs have that plan
 

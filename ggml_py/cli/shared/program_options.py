@@ -35,7 +35,7 @@ def keep_command_line(context: click.Context, args: list[str]) -> list[str]:
         )
     if not words[1:]:
         return args
-    if PurePath(words[0]).name == "llama-bench":
+    if PurePath(words[0]).name.removesuffix(".exe") == "llama-bench":
         return _of_bench(own, words[1:], context)
     models = models_in(words)
     models += [os.environ[_VARIABLE]] if not models and os.environ.get(_VARIABLE) else []

@@ -27,7 +27,8 @@ def whole(
     script = '"use strict";(() => {\n' + "\n".join(parts) + "})();"
     put = {
         "TITLE": html(title), "HEADLINE": html(headline),
-        "SCRIPT": script, "DATA": _json(data), "VERDICT": html(verdict),
+        "SCRIPT": script, "DATA": _json(data),
+        "VERDICT": _FLAG.sub(r"<code>\1</code>", html(verdict)),
     }  # fmt: skip
     filled = re.sub("@([A-Z]+)@", lambda mark: put[mark[1]], body)
     policy = (
@@ -42,6 +43,9 @@ def whole(
         f"<title>{html(title)}</title>\n<style>{css}</style>\n</head>\n"
         f"{filled}</html>\n"
     )
+
+
+_FLAG = re.compile(r"(?<!\S)(-{1,2}[a-zA-Z][\w-]*|`[^`]+`)")  # is not broken
 
 
 def _json(data: Any) -> str:
