@@ -90,7 +90,7 @@ def test_of_a_saved_plan_without_the_native_library(folder):
     assert moved == {t.name for t in plan.leafs if "_exps" in t.name}
     override = ("-ot", f"{flag[1]}=gpu0", "-cmoe")
     again = ok("plan", folder / "moe.gguf", *CARD, "-ngl", "all", *override)
-    assert again.startswith("2 splits, ")
+    assert re.search("^2 splits, ", again, re.M)
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ def test_a_remedy_is_one_that_helps(folder, options, remedy):
     assert (found and found[1]) == remedy
     if remedy is not None and "without" not in remedy:
         again = ok("plan", folder / "m.gguf", *CARD, *options, *remedy.split())
-        assert again.startswith(f"{found[3]} splits, ") and int(found[3]) < int(found[2])
+        assert re.search(f"^{found[3]} splits, ", again, re.M) and int(found[3]) < int(found[2])
 
 
 def test_experts_go_to_the_device_as_far_as_they_fit(folder):
@@ -131,7 +131,7 @@ def test_experts_go_to_the_device_as_far_as_they_fit(folder):
 def test_v_has_every_split_and_node(folder):
     text = ok("plan", folder / "m.gguf", *CARD, "-ngl", 99, "-nkvo", "-v")
     n = int(re.search(r"^(\d+) splits", text, re.M)[1])
-    assert len(re.findall(r"^│ +\d+ │ \w+ +│ +\d+–\d+ │", text, re.M)) == n
+    assert len(re.findall(r"^ *\d+  \w+ +\d+–\d+  ", text, re.M)) == n
     assert "why" in text and "computed nodes" in text
 
 

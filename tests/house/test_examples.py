@@ -48,7 +48,7 @@ def test_it_is_short_and_says_how_to_run_it(path):
 
 def test_every_example_has_a_test_and_is_listed():
     tests = "".join(path.read_text() for path in (REPO / "tests").rglob("test_*.py"))
-    listed = (REPO / "docs" / "index.md").read_text()
+    listed = (REPO / "docs" / "PYTHON.md").read_text()
     for path in EXAMPLES:
         assert f'"{path.name}"' in tests, path.name
         assert f"examples/{path.name}" in listed, path.name
