@@ -49,6 +49,9 @@ def command(
     \b
     NAME: MODEL OPTIONS of ggml-py plan
 
+    MODEL is a path inside of FOLDER: a header is enough. `ggml-py ci FOLDER --update` keeps its
+    plan, which is committed with it.
+
     Without FOLDER, --source is compared with the release that it is based on. There is a small
     graph for each rule of the scheduler, as in `compare`.
 
