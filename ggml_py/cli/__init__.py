@@ -139,6 +139,7 @@ for verb in (verb for verbs in GROUPS.values() for verb in verbs):
 
 
 _NO_MEMORY = "no memory for "  # as errors of a model begin
+NEXT = "`ggml-py check` with this model and these devices says which options fit"
 
 
 class _Closed(io.TextIOBase):
@@ -218,7 +219,7 @@ def main() -> None:
             text = with_flags(str(message), _WARNINGS.command)
             click.echo(f"error: {text}", err=True)
             if text.startswith(_NO_MEMORY) and "check" not in sys.argv:
-                click.echo("`ggml-py check` with the same words says which options fit", err=True)
+                click.echo(NEXT, err=True)
         sys.exit(1)
     except Exception as error:
         if "--debug" in sys.argv:
