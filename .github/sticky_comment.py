@@ -2,8 +2,8 @@
 
     python sticky_comment.py REPORT.md ID
 
-The report is in the job's summary already, so that nothing here fails the job: for events without a
-pull request there is no comment, and the token of a pull request from a fork may only read.
+The report is in the job's summary already, so nothing here fails the job. An event without a pull
+request gets no comment. The token of a pull request from a fork can only read, so that gets none.
 """
 
 from __future__ import annotations

@@ -105,8 +105,8 @@ def download(pinned: Pinned, cache: Path) -> Path:
     """The pinned file: from the cache, the folder of `GGML_PY_SOURCES`, or the index. Its sha256 is
     checked in any case.
 
-    Raises BuildError if the file is not here and the index cannot be reached or lacks it, or if the
-    hash differs (the file is then kept under a `.bad` name, but not in the user's own folder).
+    Raises BuildError if the file is not here and the index cannot be reached or lacks it. Raises it
+    for another hash, too: a downloaded file is then kept under a `.bad` name.
     """
     target = cache / "downloads" / pinned.file
     given = given_folder()

@@ -115,7 +115,7 @@ def find(selector: str | None) -> Release:
 def openblas() -> Wheel:
     """The pinned OpenBLAS wheel for this platform. Raises BuildError if none is pinned."""
     table = _table()["openblas"]
-    # As for sysconfig.get_platform(): another machine's, if the build is for that.
+    # The variable names the machine that a wheel is for, as for sysconfig.get_platform().
     given = os.environ.get("_PYTHON_HOST_PLATFORM", "").rpartition("-")[2] or platform.machine()
     machine = {"amd64": "x86_64"}.get(given.lower(), given.lower())
     key = f"{sys.platform}-{machine}"

@@ -1,10 +1,11 @@
 """Makes compilers that know older glibcs, out of zig's clang: the package `ziglang` of the index.
 
 zig links a libc++ of its own into every library. An exception that one of our libraries throws must
-be caught in another, so all of ours share one libc++, which goes into the build (`RUNTIME`). What
-is put in front of another program's libraries gets one inside, as it asks for: -static-libstdc++.
-The system's libgcc_s unwinds stacks, and not zig's libunwind: glibc uses it where a thread ends in
-the middle of a call, and neither can read the other's state.
+be caught in another, so all of ours share one libc++, which goes into the build (`RUNTIME`). The
+recorder, which runs in other programs, asks for a libc++ inside it with -static-libstdc++.
+
+Stacks are unwound by the system's libgcc_s instead of zig's libunwind. glibc uses libgcc_s when a
+thread ends in the middle of a call, and neither unwinder can read the other's state.
 """
 
 from __future__ import annotations

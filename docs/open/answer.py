@@ -1,4 +1,4 @@
-"""What the page `open` shows of a file: the answers of the command line, without a terminal."""
+"""Answers of the command line about a file, for the page `open`, which has no terminal."""
 
 import contextlib
 import io

@@ -22,8 +22,8 @@ _INTEGERS = {
 
 
 class Member(NamedTuple):
-    """A member of a struct. `format` is "i4" or "u8" for an integer of so many bytes, "S64" for
-    text, "i4:10" for an array, or the layout of a struct."""
+    """A member of a struct. `format` is the layout of a struct, or a text: "i4" is a signed integer
+    of four bytes, "u8" an unsigned one of eight, "S64" a text of 64 bytes, "i4:10" an array."""
 
     name: str
     format: str | StructLayout

@@ -1,6 +1,6 @@
-"""What reads plans, records and logs runs on every system that Python has: it imports neither the
-native part's packages nor modules of Unix, asks before it uses a function that Windows lacks, and
-says the encoding of each text file.
+"""Plans, records and logs can be read on every system. The modules that read them import neither
+the native part's packages nor modules of Unix. They check for functions that Windows lacks, and
+open text files with an encoding.
 
 tests/builds/test_pure_wheel.py runs it without these modules and functions. This looks at every
 line, whether a test comes there or not."""

@@ -1,4 +1,4 @@
-"""What a wheel for other machines needs: zig's compilers, and what the wheel brings."""
+"""Wheels for other machines: zig's compilers, and the libraries inside."""
 
 from __future__ import annotations
 
