@@ -46,6 +46,7 @@ from . import (
     view,
     why_not,
 )
+from .shared.ctrl_c import never_lost
 from .shared.flag_names import FlagHandler, with_flags
 from .shared.source import as_given, is_address, say_downloads
 from .shared.verb import usage_text
@@ -196,6 +197,7 @@ def main() -> None:
     if sys.stderr is None:  # closed: what it would get is nowhere to be seen
         sys.stderr = io.StringIO()
     sys.stdout, sys.stderr = (cast(TextIO, _Stream(s)) for s in (sys.stdout, sys.stderr))
+    never_lost()
     try:
         code = cli.main(prog_name="ggml-py", standalone_mode=False)
         sys.stdout.flush()

@@ -41,6 +41,31 @@ def test_while_it_imports(seconds):
         assert code == 130
 
 
+IN_A_FINALIZER = """
+import sys, time, weakref
+import ggml_py.cli.diff as diff
+class Thing: pass
+def final():
+    print('up', flush=True)
+    time.sleep(9)
+def slow(*_a, **_k):
+    thing = Thing()
+    weakref.finalize(thing, final)
+    del thing
+    time.sleep(30)
+diff.command.callback = slow
+import ggml_py.__main__ as m; m.main()
+"""
+
+
+def test_inside_a_finalizer():
+    """Python ignores an exception there; the verb would go on."""
+    began = time.monotonic()
+    code, _said, errors = stopped(0.5, "diff", "/nowhere", "/nowhere", start=IN_A_FINALIZER)
+    assert (code, errors) == (130, "stopped\n")
+    assert time.monotonic() - began < 25
+
+
 def test_while_the_interpreter_ends():
     """An exception there is printed with its traceback, and nothing can catch it."""
     start = f"{SLOW_END}; import ggml_py.__main__ as m; m.main()"
@@ -58,3 +83,23 @@ def test_bench_prints_a_list_without_rows(tmp_path):
     code, said, errors = stopped(3, "bench", model, "-p", 100000, "-n", 0, "-t", 1, "--json")
     assert (code, errors) == (130, "stopped\n")
     assert json.loads(said) == []
+
+
+MEASURING = """
+import ggml_py.calibrate as c
+whole = c.calibrate
+def shown(*given, progress, **more):
+    return whole(*given, **more, progress=lambda what, share: print('up', flush=True))
+c.calibrate = shown
+import ggml_py.__main__ as m; m.main()
+"""
+
+
+@pytest.mark.thorough("long")
+def test_calibrate_writes_nothing(tmp_path):
+    path = tmp_path / "machine.json"
+    code, _said, errors = stopped(
+        1, "calibrate", "-d", "CPU", "-t", 1, "-o", path, start=MEASURING
+    )
+    assert code == 130 and f"stopped: {path} was not written" in errors
+    assert list(tmp_path.iterdir()) == []
