@@ -10,7 +10,7 @@ Object.assign(App.prototype, {
     const parts = new URLSearchParams();
     if (this.picked) parts.set('node', (this.picked.p ? 'after:' : '') + this.picked.t);
     for (const key of Object.keys(HELD)) if (this.filters[key]) parts.set(key, this.filters[key]);
-    if (!this.get('table-view').hidden) parts.set('view', 'table');
+    if (this.shown !== 'lanes') parts.set('view', this.shown);
     if (this.axisName !== this.usualAxis) parts.set('width', this.axisName);
     if (this.stage !== this.lastStage) parts.set('pass', this.stage);
     return parts.toString();
@@ -42,7 +42,7 @@ Object.assign(App.prototype, {
     this.axisName = axis.value = axis.value || this.usualAxis;
     this.place();
     this.setStage(/^\d+$/.test(parts.get('pass') || '') ? Number(parts.get('pass')) : this.lastStage);
-    this.view(parts.get('view') === 'table' ? 'table' : 'lanes');
+    this.view(parts.get('view') || 'lanes');
     const [side, asked] = named ? [0, decoded(address)] : nodeOf(parts.get('node') || '');
     const p = Math.min(side, this.plans.length - 1), plan = this.plans[p];
     const node = /^\d+$/.test(asked) ? Number(asked) : asked ? plan.find(asked, plan.n) : -1;

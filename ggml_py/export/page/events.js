@@ -56,7 +56,6 @@ Object.assign(App.prototype, {
     this.setStage(this.lastStage);
     this.get('theme').onclick = () => this.theme();
     this.get('link').onclick = () => this.copyLink();
-    for (const name of ['lanes', 'table']) this.get(`tab-${name}`).onclick = () => this.view(name);
     const help = this.get('help');
     help.replaceChildren(el('h2', {}, 'Keys'), el('dl', {}, ...KEYS.flatMap(([key, what]) =>
       [el('dt', {}, el('kbd', {}, key)), el('dd', {}, what)])),
@@ -134,10 +133,8 @@ Object.assign(App.prototype, {
       if (typing && event.key !== 'Escape') return;
       const by = {ArrowLeft: -1, ArrowRight: 1}[event.key];
       const lanes = this.lanes;
-      if (by && event.target.getAttribute('role') === 'tab') {
-        this.view(this.get('table-view').hidden ? 'table' : 'lanes');
-        this.get(this.get('table-view').hidden ? 'tab-lanes' : 'tab-table').focus();
-      } else if (by && event.shiftKey) lanes.pan(by * 160);
+      if (by && event.target.getAttribute('role') === 'tab') this.turn(by);
+      else if (by && event.shiftKey) lanes.pan(by * 160);
       else if (by) this.step(by);
       else {
         const doing = {
@@ -149,7 +146,7 @@ Object.assign(App.prototype, {
           },
           f: () => this.axis.runs.length && this.foldAll(!this.get('fold').checked),
           '[': () => this.setStage(this.stage - 1), ']': () => this.setStage(this.stage + 1),
-          t: () => this.view(this.get('table-view').hidden ? 'table' : 'lanes'),
+          t: () => this.view(this.shown === 'table' ? 'lanes' : 'table'),
           d: () => this.theme(), c: () => this.copyLink(), '?': () => this.get('help').showModal(),
           Enter: () => event.target.closest('button, summary') || this.get('details').focus(),
           Escape: () => {

@@ -27,6 +27,7 @@ class App {
     this.table = new Table(this.get('table-scroll'), this);
     glance(this);
     details(this);
+    this.tabs();
     this.controls();
     this.pointer();
     this.keys();
@@ -164,6 +165,7 @@ class App {
     this.get('chosen').hidden = !this.chosen;
     this.get('chosen').firstChild.textContent = this.chosen?.name || '';
     this.table.fill();
+    this.show();
     this.redraw();
     this.remember();
   }
@@ -239,16 +241,6 @@ class App {
       this.get('stage-name').textContent = `${name}: +${n}, ${percent(placed, plan.n)}`;
     }
     this.redraw();
-    this.remember();
-  }
-
-  view(name) {
-    for (const each of ['lanes', 'table']) {
-      this.get(`${each}-view`).hidden = each !== name;
-      this.get(`tab-${each}`).setAttribute('aria-selected', String(each === name));
-    }
-    if (name === 'table') this.table.show(this.picked);
-    else this.redraw();
     this.remember();
   }
 

@@ -25,7 +25,8 @@ from . import side_by_side as page_diff
 from .whole import whole
 
 SCRIPTS = (
-    "plan", "axis", "lanes", "minimap", "glance", "details", "table", "main", "address", "events"
+    "plan", "axis", "lanes", "minimap", "glance", "details", "table", "main", "views", "address",
+    "events",
 )  # fmt: skip
 
 
