@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from ..cost.cost import Cost, estimator_of
 from ..cost.datasheets import SheetEstimator
 from ..memory.plan_memory import memory_of
-from ..memory.shortfalls import MAPPED, Shortfall, used
+from ..memory.shortfalls import MAPPED, Shortfall
 from ..trace.answers.diff import diff as diff_of
 from ..trace.answers.remedy import Remedy
 from ..trace.answers.shares import headline
@@ -28,6 +28,8 @@ _LEAST = 0.01  # part of a graph's time, from which on a reason is worth a line
 _WRONG = 0.05  # the same, from which on something is wrong although no remedy is known
 _UNTRIED = "may help (not tried: whether it fits)"
 _LATE = "options that there was no time to try: `ggml-py plan` tries all"
+_FILE = "mapped file"  # the system may drop its pages
+_PARTS = ("weights", _FILE, "cache", "compute", "outputs", "others")
 _TOKENS = 128  # that are generated for each prompt, as llama-bench does
 
 
@@ -117,6 +119,8 @@ class DeviceMemory(NamedTuple):
     mapped: int  # of the model's file, besides: the system may drop these pages
     free: int | None  # before the model is loaded; None: not known
     total: int | None
+    largest: int | None = None  # buffer that it allocates at once; None: not known or no limit
+    parts: tuple[tuple[str, int], ...] = ()  # of both: "weights", "mapped file", "cache", ...
 
     @property
     def from_disk(self) -> int:
@@ -201,7 +205,7 @@ def checkup(
         verdict = f"{on_host}; how quick it is is not known"
     else:
         verdict = _fine(first, is_late)
-    memory = tuple(_memory(first.plan))
+    memory = tuple(device_memory(first.plan))
     if paged := 0 if lacks else _from_disk(first.plan):
         lacking = format_bytes(paged)
         text = f"{lacking} of the file have no room in memory, so the disk is read each time"
@@ -225,11 +229,12 @@ def verdict_of(
     measured: float | None = None,
     best: Remedy | None = None,
     is_tried: bool = False,
+    lacks: Sequence[Shortfall] = (),
 ) -> str:
     """The answer about one plan, in a sentence; "" if that is all in its headline. `measured` are
     seconds. See `checkup`."""
     phase = phase_of(plan, findings, cost, measured)
-    said = checkup([phase], best=best, is_tried=is_tried).verdict
+    said = checkup([phase], lacks, best, is_tried=is_tried).verdict
     return "" if said.lower().startswith(headline(plan).lower()) else said
 
 
@@ -409,24 +414,38 @@ def _about(plan: Planned) -> str:
 
 
 def _from_disk(plan: Planned) -> int:
-    return sum(device.from_disk for device in _memory(plan))
+    return sum(device.from_disk for device in device_memory(plan))
 
 
-def _memory(plan: Planned) -> Iterator[DeviceMemory]:
-    """Of each device that the plan's model needs memory of."""
+def device_memory(plan: Planned) -> Iterator[DeviceMemory]:
+    """Of each device that the plan's model needs memory of; of a saved graph what that uses, and
+    nothing of a log."""
     known: Mapping[str, Any] = {d.name: d for d in plan.provenance.devices or ()}
-    needs = used(plan.breakdown) or _of_graph(plan)
+    needs = _of_model(plan) or _of_graph(plan)
     order = [b.device for b in plan.backends]
     for device in sorted(needs, key=lambda name: order.index(name) if name in order else -1):
         made: Any = known.get(device)
-        total = made and made.memory_total
-        mapped = sum(
-            min(row.weights, _read_from(plan, row.buft)) for row in plan.breakdown
-            if row.device == device and row.buft.endswith(MAPPED)
-        )  # fmt: skip
+        total, parts = made and made.memory_total, needs[device]
+        mapped = parts.get(_FILE, 0)
         yield DeviceMemory(
-            device, needs[device], mapped, made.memory_free if total else None, total or None
-        )
+            device, sum(parts.values()) - mapped, mapped, made.memory_free if total else None,
+            total or None, (made and made.max_size) or None,
+            tuple((what, n) for what, n in parts.items() if n),
+        )  # fmt: skip
+
+
+def _of_model(plan: Planned) -> dict[str, dict[str, int]]:
+    """Bytes of a model's context by device and kind."""
+    found: dict[str, dict[str, int]] = {}
+    for row in plan.breakdown:
+        parts = found.setdefault(row.device, dict.fromkeys(_PARTS, 0))
+        is_file = row.buft.endswith(MAPPED)
+        weights = min(row.weights, _read_from(plan, row.buft)) if is_file else row.weights
+        sizes = {_FILE if is_file else "weights": weights, "cache": row.cache,
+                 "compute": row.compute or 0, "outputs": row.outputs}  # fmt: skip
+        for what, nbytes in sizes.items():
+            parts[what] += nbytes
+    return found
 
 
 def _read_from(plan: Planned, buft: str) -> int:
@@ -438,18 +457,20 @@ def _read_from(plan: Planned, buft: str) -> int:
     return sum(t.nbytes for t in leafs if names[t.buffer] == buft)
 
 
-def _of_graph(plan: Planned) -> dict[str, int]:
-    """Bytes by device of what a saved plan's graph uses; {} of a log."""
+def _of_graph(plan: Planned) -> dict[str, dict[str, int]]:
+    """Bytes that a saved plan's graph uses, by device and kind; {} of a log."""
     if plan.capture.source != "scheduler":
         return {}
     memory = memory_of(plan)
     devices = {plan.capture.bufts[b.buft].name: b.device for b in reversed(plan.backends)}
-    sizes = [(held.buft, held.nbytes) for held in memory.held]
-    sizes += [(buffer.name, buffer.size) for buffer in memory.buffers]
-    found: dict[str, int] = {}
-    for buft, nbytes in sizes:
+    kinds = {"KV cache": "cache", "recurrent states": "cache"}
+    sizes = [(held.buft, kinds.get(held.what, held.what), held.nbytes) for held in memory.held]
+    sizes += [(buffer.name, "compute", buffer.size) for buffer in memory.buffers]
+    found: dict[str, dict[str, int]] = {}
+    for buft, what, nbytes in sizes:
         if (device := devices.get(buft)) is not None:
-            found[device] = found.get(device, 0) + nbytes
+            parts = found.setdefault(device, dict.fromkeys(_PARTS, 0))
+            parts[what] += nbytes
     return found
 
 

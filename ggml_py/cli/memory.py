@@ -13,7 +13,7 @@ from ..trace.planned import format_bytes
 from .shared.bar import bar
 from .shared.model_options import ModelCommand, SourceOption, as_json, echo_json, given_options
 from .shared.model_setup import ModelSetup
-from .shared.output import check_target, say
+from .shared.output import check_target, save, say
 from .shared.source import Source, check_options, source_options
 
 if TYPE_CHECKING:
@@ -119,10 +119,12 @@ def command(
         for note in notes:
             say(note)
     if html is not None:
-        from ..export.memory_page import page
-        from ..files.writing import write_whole
+        from ..export.memory_text import saving
+        from ..export.page.first_screen import Tried
 
-        write_whole(html, page(plan.memory).encode())
+        savings = [(one.text, saving(one, room.lacking)) for one in room.tried or ()]
+        tried = Tried(lacks=room.shortfalls, savings=savings, view="memory")
+        save(plan, html, "html", force=force, tried=tried)
         click.echo(f"{html}: the memory of {plan.headline()}", err=True)
 
 

@@ -18,6 +18,7 @@ from .shared.source import Source, source_options
 from .shared.what_if_options import FORMS, Assumption, ChangeType, changed
 
 if TYPE_CHECKING:
+    from ..export.page.first_screen import Tried
     from ..memory.shortfalls import Shortfall
     from ..plan import Plan
     from ..trace.answers.remedy import Remedy
@@ -101,7 +102,8 @@ def command(
     elif model.is_model:
         predictions.remedies = Remedies(model, predictions)
     if output is not None:
-        save(plan, output, force=force, machine=predictions.machine)
+        tried = _tried(plan, predictions, output)
+        save(plan, output, force=force, machine=predictions.machine, tried=tried)
         click.echo(f"{output}: {plan.headline()}", err=True)
     if as_json:
         data = {name: PARTS[name].data(plan, predictions) for name in parts}
@@ -169,6 +171,19 @@ def _verdict(plan: Plan, predictions: Predictions, remedy: Remedy | None) -> str
     return verdict_of(plan, findings, cost, None, best, predictions.remedies is not None)
 
 
+def _tried(plan: Plan, predictions: Predictions, output: str) -> Tried | None:
+    """The answers for a page that need the model; None without a model or for other formats."""
+    from ..export.formats import exporter_for
+
+    if predictions.remedies is None or not exporter_for(output).predicts:
+        return None
+    from ..export.page.first_screen import Tried
+
+    _why, remedy = _answer(plan, predictions)
+    best = remedy if remedy is not None and remedy.seconds else None
+    return Tried(predictions.advice(plan), best, _lacks(predictions) or ())
+
+
 def _answer(plan: Plan, predictions: Predictions) -> tuple[WhySplits, Remedy | None]:
     """The reasons for the splits, and the remedy; it is tried out if the plan is a model's."""
     from ..trace.answers.remedy import remedy_of
@@ -177,9 +192,7 @@ def _answer(plan: Plan, predictions: Predictions) -> tuple[WhySplits, Remedy | N
     why = why_splits(plan)
     if predictions.remedies is None:
         return why, remedy_of(plan, why)
-    from ..place.candidates import simplest
-
-    return why, simplest(predictions.remedies.found())
+    return why, predictions.remedies.best(plan)
 
 
 # --- the parts

@@ -6,7 +6,7 @@ import importlib
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ..cost.machine import Machine
 from ..files.foreign import visible
@@ -15,11 +15,15 @@ from ..trace.planned import Planned
 from ..trace.recorded import Recorded
 from ..typed import typed
 
+if TYPE_CHECKING:
+    from .page.first_screen import Tried
+
 
 class Exporter(NamedTuple):
     """One format. `module` (in this package) has `render(plan)`, which returns the file's text, or
     data for JSON. With `compares` there is also `render(plan, other)`, and with `predicts` a third
-    argument, a machine. `runs` is the module for runs, "" if there is none."""
+    and a fourth argument, a machine and what was tried with the model. `runs` is the module for
+    runs, "" if there is none."""
 
     name: str
     suffixes: tuple[str, ...]
@@ -92,6 +96,7 @@ def render(
     exporter: Exporter,
     other: Planned | None = None,
     machine: Machine | None = None,
+    tried: Tried | None = None,
 ) -> str:
     """The content of the file; a format that shows times has those predicted for `machine`. Raises
     ValueError for an `other` if the format shows only one plan, and for a run if it shows none."""
@@ -108,7 +113,7 @@ def render(
         f".{exporter.runs if is_run else exporter.module}", __package__
     ).render
     if exporter.predicts and not is_run:
-        content = function(source, other, machine)
+        content = function(source, other, machine, tried)
     else:
         content = function(source) if other is None else function(source, other)
     if isinstance(content, str):
@@ -123,9 +128,10 @@ def export(
     other: Planned | None = None,
     force: bool = False,
     machine: Machine | None = None,
+    tried: Tried | None = None,
 ) -> None:
-    """See `Plan.export` and `Run.export`."""
+    """See `Plan.export` and `Run.export`. `tried` are answers for a page that need the model."""
     exporter = exporter_for(path, format)
     if not force and Path(path).exists():
         raise FileExistsError(f"{path} already exists: force=True replaces it")
-    write_whole(path, render(source, exporter, other, machine).encode(), force)
+    write_whole(path, render(source, exporter, other, machine, tried).encode(), force)

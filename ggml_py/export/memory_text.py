@@ -162,13 +162,18 @@ def show_changes(
         title = "the smallest changes that make it fit" if lacks else "what would lower it"
         table = new_table(title, kept.removeprefix(", ") if lacks else "")
         for one in tried or ():
-            left = _left({name: n for name, n in one.left.items() if name in lacks})
-            table.add_row(f"  {one.text}", _savings(one.saved) + left)
+            table.add_row(f"  {one.text}", saving(one, lacks))
         for move in moves:
             what = f"  {move.op} '{move.node}' on {move.backend}"
             table.add_row(what, _savings(move.saved))
         console.print()
         console.print(table)
+
+
+def saving(change: SavingChange, lacks: Collection[str]) -> str:
+    """The memory that a change saves by device, and what it leaves on devices that lack some."""
+    left = {name: n for name, n in change.left.items() if name in lacks}
+    return _savings(change.saved) + _left(left)
 
 
 def _left(left: Mapping[str, int]) -> str:

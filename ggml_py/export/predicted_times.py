@@ -10,14 +10,15 @@ from .run_times import SplitTime, Times
 PREDICTED = "predicted"
 
 
-def predicted_times(cost: Cost) -> Times:
-    """The times of one compute. Nodes and copies of which nothing was measured have none (-1)."""
+def predicted_times(cost: Cost, known_by: str = PREDICTED) -> Times:
+    """The times of one compute, `known_by` "predicted" or "data sheets". Nodes and copies of which
+    nothing was measured have none (-1)."""
     plan = cost.plan
     nodes = [-1 if n.is_computed else 0 for n in plan.nodes]
     for node in cost.nodes:
         nodes[node.id] = _ns(node.seconds)
     why = no_total(cost)
-    said = f"{PREDICTED} ({format_interval(cost.seconds, cost.interval)}), bound by {cost.bound}"
+    said = f"{known_by} ({format_interval(cost.seconds, cost.interval)}), bound by {cost.bound}"
     said = why or said
     if lacks := len(cost.unknown) + len(cost.missing_copies):
         said += f"; without {lacks} nodes and copies of which nothing was measured"

@@ -50,7 +50,7 @@ def test_the_page_shows_them(plan, known, open_file, tmp_path):
     page = open_file(tmp_path / "plan.html")
     assert page.input_value("#axis") == "time"
     text = " ".join(page.inner_text("#glance").split())
-    assert "predicted (" in text and f"bound by {cost.bound}" in text
+    assert "data sheets (" in text and f"bound by {cost.bound}" in text
     longest = max(cost.nodes, key=lambda node: node.seconds)
     page.evaluate(f"page.pick(0, {longest.id}, true)")
     shown = " ".join(details(page).split())

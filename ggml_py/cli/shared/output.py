@@ -12,6 +12,7 @@ from ...files.writing import whole_file
 
 if TYPE_CHECKING:
     from ...cost import Machine
+    from ...export.page.first_screen import Tried
     from ...plan import Plan
     from ...run import Run
 
@@ -64,12 +65,13 @@ def save(
     other: Plan | None = None,
     force: bool = False,
     machine: Machine | None = None,
+    tried: Tried | None = None,
 ) -> None:
     """`Plan.export` or `Run.export`; errors name the command's option, not the argument."""
     from ...export import formats
 
     try:
-        formats.export(source, path, format, other, force, machine)
+        formats.export(source, path, format, other, force, machine, tried)
     except FileExistsError:
         raise FileExistsError(f"{path} already exists: --force replaces it") from None
     except OSError as error:

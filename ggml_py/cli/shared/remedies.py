@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from ...models import Model
     from ...place.candidates import Given
     from ...place.judge import Changes, GraphShape, Judge, Measure
+    from ...plan import Plan
     from ...trace.answers.remedy import Remedy
     from .predicted import Predictions
     from .source import Source
@@ -36,6 +37,7 @@ class Remedies:
         self._source, self._predictions, self._seconds = source, predictions, seconds
         self._facts: dict[str, Any] = {}
         self._fitted: dict[str, Changes | None] = {}
+        self._best: dict[int, Remedy | None] = {}  # by the id of a plan
 
     @cached_property
     def _setup(self) -> ModelSetup:
@@ -87,6 +89,25 @@ class Remedies:
             found = remedies(judge, given, map(self._added, named))
         judge.show = lambda _share: None
         return found
+
+    def best(self, plan: Plan) -> Remedy | None:
+        """The simplest of the quickest, with the plan of the graph that `plan` is of, and the times
+        of both. `found` judges by graphs with half of the context before them."""
+        from ...place.candidates import simplest
+
+        key = id(plan)
+        if key in self._best:
+            return self._best[key]
+        best = simplest(self.found())
+        if best is not None:
+            with self._setup.opened(best.changes) as model:
+                after = model.plan(*self._source.shape)
+            costs = [self._predictions.cost(one) for one in (plan, after)]
+            times = tuple(cost.seconds for cost in costs if cost is not None)
+            seconds = (times[0], times[1]) if best.seconds and len(times) == 2 else None
+            best = replace(best, plan=after, seconds=seconds)
+        self._best[key] = best
+        return best
 
     @property
     def _given(self) -> Given:

@@ -2,15 +2,16 @@
 // same, and "back" goes to the node before.
 
 const HELD = {backend: 'f-backend', op: 'f-op', cause: 'f-cause', text: 'search'};
-const IN_ADDRESS = /^(node|view|width|pass|backend|op|cause|text)=/;
+const BESIDE = 'beside=1';   // with the plan that the verdict recommends
+const IN_ADDRESS = /^(beside|node|view|width|pass|backend|op|cause|text)=/;
 const TOGETHER = 500;   // ms: quicker steps are one step back
 
 Object.assign(App.prototype, {
   address() {
-    const parts = new URLSearchParams();
+    const parts = new URLSearchParams(this.isBeside ? BESIDE : '');
     if (this.picked) parts.set('node', (this.picked.p ? 'after:' : '') + this.picked.t);
     for (const key of Object.keys(HELD)) if (this.filters[key]) parts.set(key, this.filters[key]);
-    if (this.shown !== 'lanes') parts.set('view', this.shown);
+    if (this.shown !== this.data.view) parts.set('view', this.shown);
     if (this.axisName !== this.usualAxis) parts.set('width', this.axisName);
     if (this.stage !== this.lastStage) parts.set('pass', this.stage);
     return parts.toString();
@@ -42,7 +43,7 @@ Object.assign(App.prototype, {
     this.axisName = axis.value = axis.value || this.usualAxis;
     this.place();
     this.setStage(/^\d+$/.test(parts.get('pass') || '') ? Number(parts.get('pass')) : this.lastStage);
-    this.view(parts.get('view') || 'lanes');
+    this.view(parts.get('view') || this.data.view);
     const [side, asked] = named ? [0, decoded(address)] : nodeOf(parts.get('node') || '');
     const p = Math.min(side, this.plans.length - 1), plan = this.plans[p];
     const node = /^\d+$/.test(asked) ? Number(asked) : asked ? plan.find(asked, plan.n) : -1;
@@ -51,13 +52,12 @@ Object.assign(App.prototype, {
     this.visited = {at: named ? address : this.address(), when: 0};
   },
 
-  async copyLink() {
-    try {
-      await navigator.clipboard.writeText(location.href);
-      this.say('The link is copied.');
-    } catch {
-      prompt('The link:', location.href);
-    }
+  copyLink() { return this.copy(location.href, 'The link is copied.'); },
+
+  // Loads the page again with or without the plan beside it.
+  turnBeside() {
+    location.hash = this.diff ? '' : BESIDE;
+    location.reload();
   },
 });
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from ...advice.all_findings import advice
-from ...advice.checkup import verdict_of
-from ...advice.finding import Finding
+from ...advice.checkup import phase_of
 from ...cost.cost import Cost
-from ...cost.time_difference import n_unknown
 from ...trace.answers.explain import Link, disagreements, has_steps, parts
 from ...trace.answers.passes import PASS_NAMES, has_leaf_passes
 from ...trace.answers.reasons import first_reason
@@ -21,15 +19,24 @@ from ...trace.names import shape, signature
 from ...trace.planned import Planned, PlanTensor
 from ...trace.record import COPY, NODE
 from ..palette import lanes
+from ..predicted_times import predicted_times
+from ..roles import ROLES, roles
 from ..rows import copy_rows, devices, node_rows, off_reasons, off_rows
 from ..run_times import Times
 from ..snapshot_plan import unknown
+from .first_screen import Tried, findings_data, first_screen
 from .interning import Table, Texts
+from .memory_map import differences, memory_map
 
 _NOWHERE = "?"
 
 
-def data(plan: Planned, measured: Times | None = None, cost: Cost | None = None) -> dict[str, Any]:
+def data(
+    plan: Planned,
+    measured: Times | None = None,
+    cost: Cost | None = None,
+    tried: Tried | None = None,
+) -> dict[str, Any]:
     """One plan, with its times if they were measured or predicted, as the scripts of this folder
     read it (`Plan` in plan.js shows what each key is)."""
     strings = Table()
@@ -37,17 +44,21 @@ def data(plan: Planned, measured: Times | None = None, cost: Cost | None = None)
     rows = node_rows(plan)
     tensors = _tensors(plan, strings)
     steps = has_steps(plan)
-    found = advice(plan, cost=cost)
+    found = tried.findings if tried else None
+    once = measured.total * 1e-9 if measured and not measured.per_op else None
+    phase = phase_of(plan, advice(plan, cost=cost) if found is None else found, cost, once)
+    times = measured or (cost and predicted_times(cost, phase.known_by))
     numbers: dict[str | None, int] = {b.name: i for i, b in enumerate(plan.backends)}
     made = {
         "headline": headline(plan),
-        "verdict": _verdict(plan, found, measured, cost),
-        "made": _made_with(plan),
+        **first_screen(phase, tried),
         "backends": _backends(plan),
         "shares": _shares(plan),
         "nodes": len(plan.nodes),
         "computed": "".join(str(int(r.is_computed)) for r in rows),
         "layer": [-1 if r.layer is None else r.layer for r in rows],
+        "role": "".join(map(str, roles(plan))),
+        "roles": ROLES,
         **tensors,
         # relative to the node; 0 for none
         "src": [
@@ -58,11 +69,12 @@ def data(plan: Planned, measured: Times | None = None, cost: Cost | None = None)
             [c.split, c.id, c.copy_id, c.what, numbers.get(c.src_backend, -1), c.nbytes]
             for c in copy_rows(plan)
         ],
-        "times": measured and measured._asdict() | {"plan": None},
+        "times": times and times._asdict() | {"plan": None},
+        "map": memory_map(plan),
         "stages": list(PASS_NAMES) if plan.capture.source == "scheduler" else [],
         "passes": _passes(plan),
         "off": [r._asdict() for r in off_rows(plan, rows, off_reasons(plan, rows))],
-        "advice": [_finding(f.to_dict()) for f in found],
+        "advice": findings_data(phase),
         **_explanations(plan, texts, steps),
         "not": _reasons(plan, texts) if steps else [],
         "disagreements": list(disagreements(plan)),
@@ -71,26 +83,6 @@ def data(plan: Planned, measured: Times | None = None, cost: Cost | None = None)
     made["forms"], made["texts"] = texts.forms.values(), texts.texts.values()
     made["strings"] = strings.values()
     return made
-
-
-def _verdict(
-    plan: Planned, found: Sequence[Finding], measured: Times | None, cost: Cost | None
-) -> str:
-    known = cost if cost is not None and not n_unknown(cost) else None
-    once = measured.total * 1e-9 if measured and not measured.per_op else None
-    return verdict_of(plan, found, known, once)
-
-
-def _made_with(plan: Planned) -> list[tuple[str, str]]:
-    s = plan.settings
-    if plan.capture.source != "scheduler":
-        return [("read from", plan.capture.source), *plan.provenance.rows()]
-    told = plan.provenance.rows()
-    told += [("ggml", s.upstream), ("build", s.build), ("planned by", plan.planner)]
-    told.append(("op offload", "on" if s.op_offload else "off"))
-    if s.n_copies > 1:
-        told.append(("copies for pipeline parallelism", str(s.n_copies)))
-    return told
 
 
 def _backends(plan: Planned) -> list[dict[str, Any]]:
@@ -119,7 +111,7 @@ def _tensors(plan: Planned, strings: Table) -> dict[str, Any]:
     kinds = Table()
     kind_of = [kinds.number(_kind(plan, plan.tensor(t.id))) for t in plan.tensors]
     return {
-        "name": _steps_of([strings.number(t.name) for t in plan.tensors]),
+        "name": differences([strings.number(t.name) for t in plan.tensors]),
         "kind": kind_of,
         "backend": [p.backend for p in plan.outcome.placements],
         "cause": [strings.number(p.cause) for p in plan.outcome.placements],
@@ -151,10 +143,6 @@ def _passes(plan: Planned) -> list[str]:
         "".join(chr(97 + c[row]) if c[row] >= 0 else "." for c in columns)
         for row in range(len(PASS_NAMES))
     ]
-
-
-def _finding(found: dict[str, Any]) -> dict[str, Any]:
-    return {**found, "tensors": [t["id"] for t in found["tensors"]]}
 
 
 def _explanations(plan: Planned, texts: Texts, steps: bool) -> dict[str, Any]:
@@ -199,20 +187,15 @@ def _explanations(plan: Planned, texts: Texts, steps: bool) -> dict[str, Any]:
             how.number((number(x.backend), x.pass_, number(x.sweep), number(x.code), number(r)))
             for x, r in zip(links, relations, strict=True)
         ],
-        "tensor": _steps_of([x.tensor.id for x in links]),
-        "text": _steps_of([texts.number(x.text) for x in links]),
+        "tensor": differences([x.tensor.id for x in links]),
+        "text": differences([texts.number(x.text) for x in links]),
         # numbers relative to the tensor and to the link itself; 0: none
         "witness": [x.witness.id - x.tensor.id if x.witness else 0 for x in links],
         "then": [next_ - i for i, next_ in enumerate(then)],
     }
     return {
-        "links": columns, "hows": how.values(), "why": _steps_of(starts), "notes": notes,
+        "links": columns, "hows": how.values(), "why": differences(starts), "notes": notes,
     }  # fmt: skip
-
-
-def _steps_of(values: list[int]) -> list[int]:
-    """The first value, then differences: these are shorter where the values rise."""
-    return [value - before for before, value in zip([0, *values], values, strict=False)]
 
 
 def _reasons(plan: Planned, texts: Texts) -> list[Any]:

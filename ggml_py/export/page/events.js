@@ -111,17 +111,23 @@ Object.assign(App.prototype, {
   },
 
   tip(tip, event, hit) {
-    tip.hidden = !hit || hit.layer !== undefined;
-    if (tip.hidden) return;
-    const plan = this.plans[hit.p];
+    this.tipAt(tip, event, hit && hit.layer === undefined ? this.tipOf(hit) : '');
+  },
+
+  tipOf(hit) {
+    const plan = this.plans[hit.p], off = plan.offOf[hit.t];
     if (hit.arrow) {
-      tip.textContent = `${bytes(hit.arrow.bytes)} in ${plural(hit.arrow.copies.length, 'copy', 'copies')} for split #${hit.arrow.split}: `
+      return `${bytes(hit.arrow.bytes)} in ${plural(hit.arrow.copies.length, 'copy', 'copies')} for split #${hit.arrow.split}: `
         + hit.arrow.copies.slice(0, 4).map(copy => plan.label(copy.id)).join(', ');
-    } else {
-      const off = plan.offOf[hit.t];
-      tip.textContent = `${plan.label(hit.t)} · ${plan.op(hit.t)} · ${plan.backendName(plan.backend[hit.t])} ${plan.cause(hit.t)}`
-        + (off ? ` · not on ${off.device}: ${off.text}` : '');
     }
+    return `${plan.label(hit.t)} · ${plan.op(hit.t)} · ${plan.backendName(plan.backend[hit.t])} ${plan.cause(hit.t)}`
+      + (off ? ` · not on ${off.device}: ${off.text}` : '');
+  },
+
+  tipAt(tip, event, text) {
+    tip.hidden = !text;
+    if (!text) return;
+    tip.textContent = text;
     tip.style.left = `${Math.max(4, Math.min(event.clientX + 14, innerWidth - tip.offsetWidth - 4))}px`;
     tip.style.top = `${Math.max(4, Math.min(event.clientY + 16, innerHeight - tip.offsetHeight - 4))}px`;
   },
@@ -163,9 +169,10 @@ Object.assign(App.prototype, {
 
   // For printing: the cards at the top, a picture of all lanes, and the splits as a table.
   print() {
-    this.before = {theme: document.documentElement.dataset.theme, x0: this.lanes.x0, scale: this.lanes.scale};
+    const closed = [...document.querySelectorAll('#glance details:not([open])')];
+    this.before = {theme: document.documentElement.dataset.theme, x0: this.lanes.x0, scale: this.lanes.scale, closed};
     document.documentElement.dataset.theme = 'light';
-    for (const each of document.querySelectorAll('details.finding')) each.open = true;
+    for (const each of closed) each.open = true;
     const {lanes} = this, size = [lanes.canvas.width, lanes.canvas.height, lanes.width, lanes.height, lanes.ratio];
     lanes.readColors();
     const rows = this.plans.reduce((sum, plan) => sum + plan.backends.length, 0);
@@ -182,6 +189,7 @@ Object.assign(App.prototype, {
   printed() {
     document.documentElement.dataset.theme = this.before.theme;
     this.get('printed').replaceChildren();
+    for (const each of this.before.closed) each.open = false;
     this.lanes.readColors();
     this.lanes.view(this.before.x0, this.before.scale);
     this.redraw();
@@ -206,7 +214,9 @@ function printedSplits(app, p) {
 {
   const data = JSON.parse(document.getElementById('data').textContent);
   document.documentElement.dataset.theme = matchMedia('(prefers-color-scheme: dark)').matches ? 'dark' : 'light';
-  const app = window.page = new App(data);
+  const isBeside = Boolean(data.beside) && location.hash.slice(1).startsWith(BESIDE);
+  const shown = isBeside ? {...data, plans: [...data.plans, data.beside.plan], diff: data.beside.diff} : data;
+  const app = window.page = new App(shown, isBeside);
   // page.html#ffn_out-3 and page.html#95 open with that node.
   app.visit(location.hash.slice(1));
   window.addEventListener('popstate', () => app.visit(location.hash.slice(1)));

@@ -24,24 +24,65 @@ function tint(element, name) {
 function glance(app) {
   const box = document.getElementById('glance');
   const cards = app.diff ? [changesCard(app), totalsCard(app), movedCard(app), contextCard(app)]
-    : [sharesCard(app), copiesCard(app), offCard(app), adviceCard(app)];
-  box.replaceChildren(...cards);
+    : [timeCard(app), reasonsCard(app), memoryCard(app), offCard(app), copiesCard(app)];
+  box.replaceChildren(...cards.filter(Boolean));
+  if (app.isBeside) document.getElementById('headline').textContent = app.diff.headline;
+  chips(app);
+  actions(app);
 }
 
-function card(title, ...children) { return el('div.card', { tabindex: 0 }, el('h2', {}, title), ...children); }
+function card(title, ...children) { return el('div.card', {}, el('h2', {}, title), ...children); }
+
+// How the plan was made.
+function chips(app) {
+  const all = app.diff ? [] : app.plans[0].data.chips;
+  const chip = ([key, value]) => el('span.made', {}, el('span.soft', {}, key), ` ${value}`);
+  const rest = all.filter(([key]) => !SHOWN.has(key));
+  document.getElementById('chips').replaceChildren(...all.filter(one => !rest.includes(one)).map(chip),
+    rest.length ? el('details', {}, el('summary', {}, `${rest.length} more`), ...rest.map(chip)) : '');
+}
+const SHOWN = new Set(['program', 'flags', 'context', 'tokens', 'tokens before', 'sequences', 'devices', 'ggml', 'times from', 'read from', 'planned by']);
+
+// What can be done about the verdict.
+function actions(app) {
+  const {remedy} = app.plans[0].data;
+  document.getElementById('actions').replaceChildren(...[
+    remedy && !app.diff ? copyButton(app, remedy.flags, `Copy ${remedy.flags}`) : null,
+    app.data.beside && el('button', {onclick: () => app.turnBeside()}, app.diff ? 'Show this plan alone' : 'See that plan beside this one'),
+  ].filter(Boolean));
+}
+
+function copyButton(app, text, label = 'Copy') {
+  return el('button.copy', {title: text, onclick: () => app.copy(text, 'copied')}, label);
+}
+
+// At most `n` rows, the others behind a line that opens them.
+function rowsOf(rows, n = 3) {
+  const rest = rows.slice(n);
+  return [el('ul.rows', {}, ...rows.slice(0, n)),
+    rest.length ? el('details', {}, el('summary.soft', {}, `${rest.length} more`), el('ul.rows', {}, ...rest)) : null];
+}
+
+// A bar of parts {name, value, color, title}; `whole` is its full length.
+function stacked(parts, whole = parts.reduce((sum, {value}) => sum + value, 0)) {
+  const box = el('span.bar');
+  for (const {name, value, color, title} of parts) {
+    if (!(value > 0)) continue;
+    const share = value / whole, part = el(`span${color === 'free' ? '.free' : ''}`, {title: title || name}, share > 0.22 ? name : '');
+    if (color !== 'free') tint(part, color);
+    part.style.width = `${100 * share}%`;
+    box.append(part);
+  }
+  return box;
+}
 
 function bar(app, p, values) {
-  const total = values.reduce((a, b) => a + b, 0), box = el('span.bar');
-  values.forEach((value, b) => {
-    if (!value) return;
+  const total = values.reduce((a, b) => a + b, 0), beside = values.length - 1;   // `last` writes the last one's
+  return stacked(values.map((value, b) => {
     const name = app.plans[p].backendName(b), share = percent(value, total);
-    const beside = values.length > 1 && b === values.length - 1;   // `last` writes it
-    const text = beside ? '' : value > 0.6 * total ? `${name} ${share}` : value > 0.25 * total ? share : '';
-    const part = tint(el('span', {title: `${name}: ${share}`}, text), app.laneColor(p, b));
-    part.style.width = `${100 * value / total}%`;
-    box.append(part);
-  });
-  return box;
+    return {value, color: app.laneColor(p, b), title: `${name}: ${share}`,
+      name: values.length > 1 && b === beside ? '' : value > 0.6 * total ? `${name} ${share}` : share};
+  }));
 }
 
 function shareRows(app, p) {
@@ -62,36 +103,101 @@ function last(app, p, values) {
   return values.length > 1 ? el('span.what', {}, `${app.plans[p].backends.at(-1).name} ${percent(values.at(-1), total)}`) : '';
 }
 
-function sharesCard(app) {
-  const plan = app.plans[0];
-  const made = plan.data.made.map(([key, value]) => `${key} ${value}`).join(' · ');
-  return card('Who does what', ...timeRows(app, 0), ...shareRows(app, 0), el('p.small', {}, made));
-}
-
 // The total time of some nodes; null if it is not known for all of them.
 function spent(plan, nodes) {
   const known = plan.time && nodes.every(t => plan.took(t) >= 0);
   return known ? nodes.reduce((sum, t) => sum + plan.took(t), 0) : null;
 }
 
-// The times of each backend and of the copies, if they were measured.
-function timeRows(app, p) {
-  const plan = app.plans[p], {time} = plan;
-  if (!time) return [];
+// Where the time goes: each backend's nodes, the copies, the waits, and the rest.
+function timeCard(app) {
+  const plan = app.plans[0], {time, data} = plan;
+  if (!time) return card('Who does what', ...shareRows(app, 0));
   const took = plan.backends.map(() => 0), doubts = new Map();
+  const copying = plan.copies.reduce((sum, copy) => sum + Math.max(copy.ns, 0), 0), waiting = time.waits.reduce((a, b) => a + Math.max(b, 0), 0);
   for (const split of plan.splits) {
     const {ns, known} = plan.splitTime(split.index);
-    took[split.backend] += Math.max(ns, 0);
+    const copies = plan.predicted ? split.copies.reduce((sum, copy) => sum + Math.max(copy.ns, 0), 0) : 0;   // its time has them
+    took[split.backend] += Math.max(ns - copies, 0);
     if (known !== 'measured' && known !== 'predicted') doubts.set(plan.backendName(split.backend), known);
   }
-  const sum = values => values.reduce((a, b) => a + Math.max(b, 0), 0);
+  const parts = plan.backends.map((backend, b) => ({name: backend.name, value: took[b], color: app.laneColor(0, b)}));
+  parts.push({name: 'copies', value: copying, color: 'arrow'}, {name: 'waits', value: waiting, color: 'none'});
+  const sum = parts.reduce((all, {value}) => all + value, 0), rest = time.total - sum;
+  if (rest > 0.005 * time.total) parts.push({name: 'the rest', value: rest, color: 'free', title: 'between the splits, and in the scheduler'});
+  const shown = parts.filter(({value}) => value > 0).sort((a, b) => b.value - a.value);
+  for (const part of shown) part.title = `${part.title || part.name}: ${duration(Math.round(part.value))}, ${percent(part.value, Math.max(sum, time.total))}`;
   const later = plan.copies.filter(copy => copy.ns < 0).length;
   const said = [...doubts].map(([name, known]) => `${name}: ${known}`).join(', ');
-  return [el('p.big', {}, duration(time.total), el('small', {}, ` ${time.compute}`)),
-    el(`div.share${said ? '.doubt' : ''}`, {title: plan.predicted ? 'from a calibration: nothing was run' : time.per_op ? 'each node was computed alone and waited for'
-      : 'the times of splits: nodes were not measured alone'}, el('span.what', {}, 'time'), bar(app, p, took), last(app, p, took)),
+  return card(time.total < 0 ? 'Time' : `Time of ${data.what}`,
+    el('p.big', {}, data.rate.endsWith('tokens/s') ? data.rate : duration(time.total)),
+    el('p.small', {}, `${duration(time.total)}, ${time.compute}`),
+    el(`div${said ? '.doubt' : ''}`, {title: plan.predicted ? 'nothing was run' : time.per_op ? 'each node was computed alone and waited for'
+      : 'the times of splits: nodes were not measured alone'}, stacked(shown, Math.max(sum, time.total))),
+    el('ul.legend', {}, ...shown.slice(0, 10).map(({name, value, color}) => el('li', {}, color === 'free' ? el('span.dot.free') : tint(el('span.dot'), color), `${name} ${duration(Math.round(value))}`))),
     said ? el('p.small', {}, `${said} (their nodes were done by then)`) : null,
-    el('div.share', {}, el('span.what', {}, 'copies'), el('span', {}, `${duration(sum(time.copies))}${later ? `, and ${later} ${plan.predicted ? 'of which nothing was measured' : 'handed over'}` : ''}${plan.predicted ? '' : `; waits before them ${duration(sum(time.waits))}`}`))].filter(Boolean);
+    later ? el('p.small', {}, `${plural(later, 'copy', 'copies')} ${plan.predicted ? 'of which nothing was measured' : 'handed over'}: not counted`) : null,
+    sum > 1.005 * time.total && time.total > 0 ? el('p.small', {}, `Backends compute at the same time: ${duration(Math.round(sum))} of work.`) : null,
+    el('details', {}, el('summary.soft', {}, 'nodes, FLOPs, bytes, weights'), ...shareRows(app, 0)));
+}
+
+// What takes the time or may go wrong, the costliest first, and what helps.
+function reasonsCard(app) {
+  const {advice, bound} = app.plans[0].data;
+  const title = 'What it costs, and what helps';
+  if (!advice.length) return card(title, el('p.good', {}, `Nothing to change was found.${bound ? ` Most of the time is bound by ${bound}.` : ''}`));
+  const isSmall = one => one.share !== null && one.share < LEAST;
+  const line = one => el('li', {}, el('details.finding', {},
+    el('summary', {}, el('span.right', {}, costOf(one)), `${one.headline} `, one.severity === 'cost' ? '' : el('span.severity.' + one.severity, {}, one.severity),
+      el('code.soft', {}, one.id), one.flags ? el('span.small', {}, `→ ${one.flags}, ${one.fits ? 'which fits' : 'not checked'}`) : null,
+      one.share ? meter(one.share) : null),
+    one.headline === one.title ? null : el('p.soft', {}, one.title), el('p', {}, one.text), el('p.advice', {}, one.suggestion),
+    one.tensors.length ? el('button', {onclick: () => app.chooseFinding(one)}, `Show ${plural(one.tensors.length, 'node')}`) : null,
+    one.flags ? copyButton(app, one.flags, `Copy ${one.flags}`) : null,
+    el('span.small', {}, `More: ${one.page}`)));
+  const small = advice.filter(isSmall);
+  return card(title, ...rowsOf(advice.filter(one => !isSmall(one)).map(line), 4),
+    folded(small.map(line), 'time'));
+}
+const LEAST = 0.01;   // of the time
+
+function folded(rows, of) {
+  if (!rows.length) return null;
+  return el('details', {}, el('summary.soft', {}, `${rows.length} under ${percent(LEAST, 1)} of the ${of}`), el('ul.rows', {}, ...rows));
+}
+
+function costOf(one) {
+  if (one.seconds) return `${duration(Math.round(1e9 * one.seconds))}${one.share ? `, ${percent(one.share, 1)}` : ''}`;
+  return one.bytes ? bytes(one.bytes) : '';
+}
+
+function meter(share) {
+  const box = el('span.meter');
+  box.style.width = `${Math.min(100, Math.max(2, 100 * share))}%`;
+  return box;
+}
+
+const PARTS = {weights: 'b0', 'mapped file': 'host', cache: 'b2', compute: 'b1', outputs: 'b3', others: 'host2'};
+
+// What each device holds, and what stays free.
+function memoryCard(app) {
+  const {memory} = app.plans[0].data;
+  if (!memory.length) return null;
+  const most = Math.max(...memory.map(({parts}) => parts.reduce((sum, [, n]) => sum + n, 0)));
+  const used = new Set();
+  const rows = memory.map(({device, needed, mapped, free, largest, parts}) => {
+    const all = needed + mapped, whole = free === null ? most : Math.max(free, all);
+    const shown = parts.map(([name, value]) => ({name, value, color: PARTS[name], title: `${name}: ${exactBytes(value)}`}));
+    if (free !== null && free > all) shown.push({name: 'free', value: free - all, color: 'free', title: `free: ${exactBytes(free - all)}`});
+    for (const {name} of shown) used.add(name);
+    const lacks = free !== null && needed > free;
+    return el('li', {}, el('button.row', {title: `Show the addresses on ${device}`, onclick: () => app.showMemory(device)},
+      el('span.right', {}, free === null ? `${exactBytes(needed)}; free: not known` : lacks ? `lacks ${exactBytes(needed - free)} of ${exactBytes(needed)}`
+        : `${exactBytes(needed)} of ${exactBytes(free)}`), device, stacked(shown, whole),
+      largest ? el('span.small', {}, `buffers up to ${exactBytes(largest)}`) : null));
+  });
+  return card('Memory by device', ...rowsOf(rows, 4),
+    el('ul.legend', {}, ...[...used].map(name => el('li', {}, PARTS[name] ? tint(el('span.dot'), PARTS[name]) : el('span.dot.free'), name))));
 }
 
 function copiesCard(app) {
@@ -103,31 +209,28 @@ function copiesCard(app) {
   const groups = new Map();
   for (const copy of plan.copies) {
     const key = `${plan.backendName(copy.from)} → ${plan.backendName(copy.to)}, ${copy.what}s`;
-    const group = groups.get(key) || {key, bytes: 0, copies: []};
+    const group = groups.get(key) || {key, bytes: 0, ns: 0, copies: []};
     group.bytes += copy.nbytes;
+    group.ns += Math.max(copy.ns, 0);
     group.copies.push(copy);
     groups.set(key, group);
   }
   const most = [...groups.values()].sort((a, b) => b.bytes - a.bytes || b.copies.length - a.copies.length);
   const rows = most.map(group => {
-    const meter = el('span.meter');
-    meter.style.width = `${Math.max(2, 100 * group.bytes / most[0].bytes)}%`;
     const readers = group.copies.flatMap(copy => app.readersOfCopy(0, copy));
     return el('li', {}, el('button.row', {
       title: 'Show the nodes that read them',
       onclick: () => app.choose(group.key, [readers]),
-    }, el('span.right', {}, bytes(group.bytes)), `${group.copies.length}× ${group.key}`, meter));
+    }, el('span.right', {}, [group.ns ? duration(group.ns) : '', bytes(group.bytes)].filter(Boolean).join(' · ')), `${group.copies.length}× ${group.key}`, meter(group.bytes / most[0].bytes)));
   });
   return card('Copies per evaluation',
     el('p.big', {}, bytes(plan.copyBytes), el('small', {}, ` in ${plural(plan.copies.length, 'copy', 'copies')}, ${plural(plan.splits.length, 'split')}`)),
-    el('ul.rows', {}, ...rows));
+    ...rowsOf(rows));
 }
 
 function offCard(app) {
   const plan = app.plans[0], own = plan.backends.filter(b => b.own);
-  if (!own.length) {
-    return card('Off the device', el('p.good', {}, 'No backend here has memory of its own, so there is no device that nodes could be off.'));
-  }
+  if (!own.length) return null;   // there is no device that nodes could be off
   const title = `Not on ${own.length > 1 ? 'a device' : own[0].name}, and why`;
   if (!plan.off.length) {
     return card(title, el('p.good', {}, plan.stages.length ? 'Every computed node is on a device.'
@@ -137,26 +240,17 @@ function offCard(app) {
   const all_off = spent(plan, plan.off.flatMap(row => row.nodes)), took = all_off === null ? '' : ` ${plan.predicted ? 'take' : 'took'} ${duration(all_off)},`;
   const moved = plan.off.reduce((sum, row) => sum + row.bytes, 0);
   const all = plan.data.shares.reduce((sum, row) => sum + row[2], 0);
-  const rows = plan.off.map(row => el('li', {}, el('button.row', {
-    title: 'Show these nodes', onclick: () => app.choose(`${row.op}: ${row.reason}`, [row.nodes]),
-  }, el('span.right', {}, [spent(plan, row.nodes) === null ? '' : duration(spent(plan, row.nodes)), bytes(row.bytes), row.flops ? `${count(row.flops)}FLOP` : ''].filter(x => x).join(' · ')),
-    tint(el('span.dot'), `off-${reasonKind(row.reason)}`), `${row.nodes.length}× ${row.op} on ${row.backend} `,
-    el('code', {}, row.reason), el('span.small', {}, row.text))));
+  const cost = row => spent(plan, row.nodes) ?? row.bytes, whole = all_off === null ? all : plan.time.total;
+  const isSmall = row => cost(row) < LEAST * whole;
+  const line = row => el('li', {}, el('details.finding', {}, el('summary', {},
+    el('span.right', {}, spent(plan, row.nodes) === null ? bytes(row.bytes) : duration(spent(plan, row.nodes))),
+    tint(el('span.dot'), `off-${reasonKind(row.reason)}`), `${row.nodes.length}× ${row.op} on ${row.backend} `, el('code.soft', {}, row.reason), el('span.small.two-lines', {}, row.text)),
+    el('p.soft', {}, [bytes(row.bytes), row.flops ? `${count(row.flops)}FLOP` : ''].filter(Boolean).join(' · ')),
+    el('button', {onclick: () => app.choose(`${row.op}: ${row.reason}`, [row.nodes])}, `Show ${plural(row.nodes.length, 'node')}`)));
+  const sorted = [...plan.off].sort((a, b) => cost(b) - cost(a)), small = sorted.filter(isSmall);
   return card(title,
     el('p.big', {}, plural(nodes, 'node'), el('small', {}, `${took} ${nodes === 1 ? 'reads and writes' : 'read and write'} ${bytes(moved)}, ${percent(moved, all)} of all`)),
-    el('ul.rows', {}, ...rows));
-}
-
-function adviceCard(app) {
-  const found = app.plans[0].data.advice;
-  if (!found.length) return card('Advice', el('p.good', {}, 'Nothing to advise.'));
-  return card('Advice', ...found.map((one, i) => el('details.finding', {open: i === 0 && found.length < 3},
-    el('summary', {}, el('code', {}, one.id), ` ${one.title} `, el('span.severity.' + one.severity, {}, one.severity),
-      one.bytes ? ` ${bytes(one.bytes)}` : '', one.seconds ? ` ${duration(1e9 * one.seconds)}` : ''),
-    el('p', {}, one.text), el('p.advice', {}, one.suggestion),
-    one.tensors.length ? el('button', {onclick: () => app.chooseFinding(one)},
-      `Show ${plural(one.tensors.length, 'node')}`) : null,
-    el('span.small', {}, `More: ${one.page}`))));
+    ...rowsOf(sorted.filter(row => !isSmall(row)).map(line)), folded(small.map(line), all_off === null ? 'bytes' : 'time'));
 }
 
 // --- for two plans
@@ -192,7 +286,7 @@ function movedCard(app) {
       `Show ${plural(Math.max(...changed.map(ids => ids.length)), 'changed node')}`) : null,
     ...sections.filter(([title]) => title !== 'made with').map(([title, rows], i) =>
       el('details.finding', {open: i === 0}, el('summary', {}, `${title} (${rows.length})`),
-        el('ul.notes', {}, ...rows.slice(0, 200).map(row => el('li', {}, row))))));
+        ...rowsOf(rows.slice(0, 200).map(row => el('li', {}, row)), 8))));
 }
 
 function contextCard(app) {

@@ -1,7 +1,9 @@
 // The page: its state, and what clicks and keys do to it.
 
 class App {
-  constructor(data) {
+  constructor(data, isBeside) {
+    this.data = data;
+    this.isBeside = isBeside;   // with the plan that the verdict recommends
     this.plans = data.plans.map(plan => new Plan(plan));
     this.diff = data.diff;
     this.partners = this.diff ? [Int32Array.from(this.diff.pairs), new Int32Array(this.plans[1].n).fill(-1)] : null;
@@ -91,6 +93,15 @@ class App {
   redraw() {
     this.minimap?.render();
     this.moved();
+  }
+
+  async copy(text, said) {
+    try {
+      await navigator.clipboard.writeText(text);
+      this.say(said);
+    } catch {
+      prompt('To copy:', text);
+    }
   }
 
   say(text) { this.get('said').textContent = text; }

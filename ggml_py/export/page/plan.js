@@ -12,7 +12,7 @@ function summed(steps) {
 class Plan {
   constructor(data) {
     this.data = data;
-    if (data.made.some(([, value]) => value === 'debug log')) sizesAreLeast = true;
+    if (data.chips.some(([, value]) => value === 'debug log')) sizesAreLeast = true;
     this.headline = data.headline;
     this.backends = data.backends;
     this.n = data.nodes;
@@ -50,8 +50,19 @@ class Plan {
     this.linkTensor = summed(data.links.tensor);
     this.linkText = summed(data.links.text);
     this.stages = data.stages;
+    this.buffers = data.map.buffers.map(each => blocksOf(each, this.n));
+    this.steps = summed(data.map.steps);
     this.byLabel = null;
     this.readersOf = null;
+  }
+
+  role(t) { return this.data.role.charCodeAt(t) - 48; }
+
+  // What happens at a step of the memory's layout.
+  step(i) {
+    const step = this.steps[i] ?? -1;
+    if (step < 0) return 'a node of the graph that the layout was made for';
+    return step % 2 ? `copy of ${this.label(step >> 1)}` : `${this.label(step >> 1)} (${this.op(step >> 1)})`;
   }
 
   // The time of a node; -1 for nodes that were computed together: only their split's is known.
@@ -193,6 +204,46 @@ class Plan {
     const letter = this.data.passes[stage].charCodeAt(t);
     return letter === 46 ? -1 : letter - 97;
   }
+}
+
+// A compute buffer with its blocks {tensor, chunk, at, size, padded, first, last, placeOf, kept}, as
+// memory_map.py stores them, and the bytes alive at each step.
+function blocksOf(buffer, nNodes) {
+  const last = [0, 0], {alignment, chunks} = buffer;
+  const bases = chunks.map((_, i) => chunks.slice(0, i).reduce((a, b) => a + b, 0));
+  let first = 0;
+  const blocks = buffer.blocks.map(number => {
+    const [isNode, by, added, chunk, offset, size, later, place] = buffer.kinds[number];
+    const tensor = last[isNode] += by;
+    first += added;
+    const placeOf = !place ? -1 : place > 0 ? last[1] - place + 1 : last[0] + place + 1;
+    return {tensor, chunk, at: bases[chunk] + offset * alignment, size, padded: Math.ceil(size / alignment) * alignment, first,
+      last: later < 0 ? Infinity : first + later, placeOf, kept: later < 0};
+  });
+  return {...buffer, blocks, size: chunks.reduce((a, b) => a + b, 0)};
+}
+
+// Blocks that are alive at a step, the largest first. A result in its operand's place counts once.
+function aliveAt(buffer, step) {
+  const found = buffer.blocks.filter(block => block.first <= step && step <= block.last);
+  const taken = new Set(found.filter(block => block.first === step).map(block => block.placeOf));
+  return found.filter(block => !taken.has(block.tensor)).sort((a, b) => b.padded - a.padded || a.at - b.at);
+}
+
+// Bytes alive at each of n steps.
+function aliveOf(buffer, n) {
+  const change = new Float64Array(n + 1), of = new Map(buffer.blocks.map(block => [block.tensor, block]));
+  for (const {first, last, padded, placeOf} of buffer.blocks) {
+    change[first] += padded;
+    change[Math.min(last, n - 1) + 1] -= padded;
+    const place = of.get(placeOf);
+    if (place && place.last >= first) {
+      change[first] -= place.padded;
+      change[first + 1] += place.padded;
+    }
+  }
+  for (let i = 1; i < n; i++) change[i] += change[i - 1];
+  return change.subarray(0, n);
 }
 
 // With one decimal, halves to even, as Python rounds.

@@ -28,7 +28,7 @@ def whole(
     put = {
         "TITLE": html(title), "HEADLINE": html(headline),
         "SCRIPT": script, "DATA": _json(data),
-        "VERDICT": _FLAG.sub(r"<code>\1</code>", html(verdict)),
+        "VERDICT": _FLAG.sub(_code, html(verdict)),
     }  # fmt: skip
     filled = re.sub("@([A-Z]+)@", lambda mark: put[mark[1]], body)
     policy = (
@@ -46,6 +46,10 @@ def whole(
 
 
 _FLAG = re.compile(r"(?<!\S)(-{1,2}[a-zA-Z][\w-]*|`[^`]+`)")  # is not broken
+
+
+def _code(found: re.Match[str]) -> str:
+    return f"<code>{found[1].strip('`')}</code>"
 
 
 def _json(data: Any) -> str:
