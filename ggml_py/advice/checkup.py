@@ -28,6 +28,7 @@ _LEAST = 0.01  # part of a graph's time, from which on a reason is worth a line
 _WRONG = 0.05  # the same, from which on something is wrong although no remedy is known
 _UNTRIED = "may help (not tried: whether it fits)"
 _LATE = "options that there was no time to try: `ggml-py plan` tries all"
+_ALONE = 0.5  # part of the time
 _FILE = "mapped file"  # the system may drop its pages
 _PARTS = ("weights", _FILE, "cache", "compute", "outputs", "others")
 _TOKENS = 128  # that are generated for each prompt, as llama-bench does
@@ -390,8 +391,11 @@ def _fine(first: Phase, is_late: bool) -> str:
     spent: dict[str, float] = {}
     for split in first.cost.splits:
         spent[split.backend] = spent.get(split.backend, 0.0) + split.seconds
-    busiest = max(spent, key=lambda name: spent[name])
-    return f"{verdict}, {spent[busiest] / sum(spent.values()):.0%} of the time on {busiest}"
+    busiest, whole = max(spent, key=lambda name: spent[name]), sum(spent.values())
+    share = spent[busiest] / whole
+    if share < _ALONE and first.cost.seconds > _ALONE * whole:
+        return f"{verdict}; {len(spent)} backends compute one after the other"
+    return f"{verdict}, {share:.0%} of the time on {busiest}"
 
 
 def _on_host(plan: Planned) -> str:

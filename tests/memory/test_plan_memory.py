@@ -8,7 +8,6 @@ import pytest
 
 import ggml_py as ggml
 from ggml_py.export.json import plan_file as to_json
-from ggml_py.export.memory_page import page
 from ggml_py.export.memory_text import curve
 from ggml_py.memory.node_moves import node_moves
 from ggml_py.trace.promise import MemoryRow, Promise
@@ -164,10 +163,7 @@ def test_a_models_breakdown(chain):
     assert memory.breakdown == (row,) and memory.to_dict()["breakdown"][0]["weights"] == 1 << 20
 
 
-def test_pictures(chain, plans):
-    assert page(chain.memory) == page(chain.memory) and "MUL_MAT 'node_0'" in page(chain.memory)
-    with pytest.raises(ValueError, match="nothing to draw: a debug log"):
-        page(ggml.Plan.from_debug_log(plans["mlp"].text()).memory)
+def test_curves():
     assert curve((0, 1, 4, 8), 8) == " ▁▄█" and curve((), 8) == ""
     assert curve(tuple(range(1000)), 999, 10)[-1] == "█"
 
