@@ -29,35 +29,57 @@ HOSTILE = (
 def llama(n_layers, per_layer=10, suffix="", refused=()):
     """A chain of layers on a GPU and a CPU. The GPU does not support the ops in `refused`, and the
     last quarter of the layers has its weights in the CPU's memory."""
-    bufts = (BuftRecord("gpu0", False, 1), BuftRecord("CPU", True, 2))
+    where = [int(layer >= n_layers * 3 // 4) for layer in range(n_layers)]
+    return _chain(1, where, per_layer, suffix, refused)
+
+
+def spread(n_devices, n_layers=32, per_layer=10):
+    """A chain of layers over several GPUs. The first layers have their weights, which get larger,
+    in the CPU's memory, and are computed on the first GPU all the same."""
+    where = [layer * n_devices // n_layers for layer in range(n_layers)]
+    where[: n_layers // 8] = [n_devices] * (n_layers // 8)
+    sizes = [(1 + layer) << 20 for layer in range(n_layers)]
+    return _chain(n_devices, where, per_layer, sizes=sizes, offload=1)
+
+
+def _chain(n_devices, where, per_layer, suffix="", refused=(), sizes=(), offload=0):
+    """Layers after each other. `where` is the backend of each layer's weights."""
+    names = [*(f"gpu{i}" for i in range(n_devices)), "CPU"]
+    host, every = 1 << n_devices, (2 << n_devices) - 1
+    bufts = tuple(BuftRecord(name, 1 << i == host, 1 << i) for i, name in enumerate(names))
     buffers = tuple(
-        BufferRecord(t, usage, 1 << 30) for t in (0, 1) for usage in ("weights", "compute")
+        BufferRecord(t, usage, 1 << 30)
+        for t in range(len(names))
+        for usage in ("weights", "compute")
     )
-    backends = (BackendRecord("gpu0", "gpu0", "GPU", 0), BackendRecord("CPU", "CPU", "CPU", 1))
+    backends = tuple(
+        BackendRecord(name, name, "CPU" if 1 << i == host else "GPU", i)
+        for i, name in enumerate(names)
+    )
+    n_layers = len(where)
     n = n_layers * per_layer
     nodes, leafs = [], []
     for i in range(n):
         layer, j = divmod(i, per_layer)
         before = (i - 1,) if i else (n + n_layers,)
         op = ("RMS_NORM", "MUL_MAT", "ROPE", "SOFT_MAX", "ADD")[j % 5]
-        src = before if op != "MUL_MAT" else (n + layer, *before)
+        product = op == "MUL_MAT"
         nodes.append(
             captures.tensor(
-                i, NODE, f"{op.lower()}_{j}-{layer}{suffix}", op, src=src, flags=("compute",),
-                supports=2 if op in refused else 3,
+                i, NODE, f"{op.lower()}_{j}-{layer}{suffix}", op, flags=("compute",),
+                src=(n + layer, *before) if product else before,
+                supports=host if op in refused else every, offload=offload * product,
             )
         )  # fmt: skip
-    for layer in range(n_layers):
-        where = 2 if layer >= n_layers * 3 // 4 else 0
-        leafs.append(
-            captures.tensor(
-                n + layer, LEAF, f"blk.{layer}.w.weight{suffix}", buffer=where, supports=3
-            )
-        )
-    leafs.append(captures.tensor(n + n_layers, LEAF, f"inp{suffix}", flags=("input",), supports=3))
+    for layer, on in enumerate(where):
+        size = {"nbytes": sizes[layer]} if sizes else {}
+        name = f"blk.{layer}.w.weight{suffix}"
+        leafs.append(captures.tensor(n + layer, LEAF, name, buffer=2 * on, supports=every, **size))
+    name = f"inp{suffix}"
+    leafs.append(captures.tensor(n + n_layers, LEAF, name, flags=("input",), supports=every))
     settings = Settings("0.26.0", "0.26.0-0", True, 1, 0, 1 << 16, 0)
     ids = tuple(t.id for t in leafs)
-    made = tuple(ComputeBufferRecord(b, 32, (1 << 64) - 1) for b in range(2))
+    made = tuple(ComputeBufferRecord(b, 32, (1 << 64) - 1) for b in range(len(names)))
     tensors = (*nodes, *leafs)
     capture = Capture(settings, backends, bufts, buffers, tensors, ids, compute_buffers=made)
     return reference.plan(capture)

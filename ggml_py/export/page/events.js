@@ -72,12 +72,27 @@ Object.assign(App.prototype, {
       const box = canvas.getBoundingClientRect();
       return [event.clientX - box.left, event.clientY - box.top];
     };
+    // Fingers up and down scroll the page, which the browser does (touch-action in page.css).
     let from = null;
+    const fingers = new Map(), spread = () => {
+      const [a, b] = [...fingers.values()];
+      return {far: Math.max(Math.hypot(a[0] - b[0], a[1] - b[1]), 20), x: (a[0] + b[0]) / 2};
+    };
     canvas.addEventListener('pointerdown', event => {
-      from = {x: event.clientX, moved: false};
+      if (event.isPrimary) fingers.clear();
+      fingers.set(event.pointerId, at(event));
+      from = {x: event.clientX, moved: fingers.size > 1};
       canvas.setPointerCapture(event.pointerId);
     });
     canvas.addEventListener('pointermove', event => {
+      if (fingers.size > 1 && fingers.has(event.pointerId)) {
+        const before = spread();
+        fingers.set(event.pointerId, at(event));
+        const now = spread();
+        this.lanes.pan(before.x - now.x);
+        this.lanes.zoom(now.far / before.far, now.x);
+        return;
+      }
       if (from && event.buttons) {
         const by = from.x - event.clientX;
         if (Math.abs(by) > 3 || from.moved) {
@@ -92,10 +107,16 @@ Object.assign(App.prototype, {
       this.tip(tip, event, this.lanes.hit(...at(event)));
     });
     canvas.addEventListener('pointerleave', () => { tip.hidden = true; });
-    canvas.addEventListener('pointerup', event => {
+    const lift = event => {
+      fingers.delete(event.pointerId);
       canvas.classList.remove('panning');
       const dragged = from?.moved;
-      from = null;
+      from = fingers.size ? {x: [...fingers.values()][0][0] + canvas.getBoundingClientRect().left, moved: true} : null;
+      return dragged;
+    };
+    canvas.addEventListener('pointercancel', lift);
+    canvas.addEventListener('pointerup', event => {
+      const dragged = lift(event);
       if (dragged) return;
       const hit = this.lanes.hit(...at(event));
       if (!hit) this.unpick();
@@ -103,7 +124,10 @@ Object.assign(App.prototype, {
       else if (hit.arrow) this.pickArrow(hit);
       else this.pick(hit.p, hit.t);
     });
+    window.addEventListener('scroll', () => this.moved());
     canvas.addEventListener('wheel', event => {
+      const whole = this.lanes.scale <= this.lanes.fitScale() * 1.001;
+      if (!event.ctrlKey && !event.shiftKey && (at(event)[0] < GUTTER || (whole && event.deltaY > 0))) return;   // the page scrolls
       event.preventDefault();
       if (Math.abs(event.deltaX) > Math.abs(event.deltaY) || event.shiftKey) this.lanes.pan(event.deltaX || event.deltaY);
       else this.lanes.zoom(Math.exp(-event.deltaY * (event.deltaMode ? 0.05 : 0.0022)), at(event)[0]);

@@ -2,6 +2,7 @@
 
 const GUTTER = 92, RULER = 22, HEAD = 16, GAP = 40, TITLE = 20, LEFT = 16, LOW = 12;
 const HIGH = 88, APART = 130;   // the most for a lane and for the room below it
+const NODE = 28, NEAR = 18;     // and the least: below it the page scrolls
 const FONT = '12px system-ui, -apple-system, "Segoe UI", Roboto, "DejaVu Sans", sans-serif';
 
 class Lanes {
@@ -63,11 +64,20 @@ class Lanes {
   show(p, t) {
     const axis = this.app.axis, start = axis.start(p, t), end = axis.end(p, t);
     const px = x => (x - this.x0) * this.scale;
+    this.scrollTo(p, t);
     const inside = px(start) > 20 && px(end) < this.width - GUTTER - 20;
     const wide = (end - start) * this.scale >= 12 || axis.isFolded[axis.slots[p][t]];
     if (inside && wide) return;
     const scale = wide ? this.scale : Math.min(60, 60 / Math.max(end - start, 0.05));
     this.view((start + end) / 2 - (this.width - GUTTER) / 2 / scale, scale);
+  }
+
+  // Scrolls the page to the lane of a node, if it is not in the window.
+  scrollTo(p, t) {
+    const row = this.laid && this.rowOf(this.laid, p, this.app.plans[p].at(t, this.app.stage)), box = this.canvas.getBoundingClientRect();
+    if (!row || !box.height) return;
+    const top = box.top + row.y - HEAD, bottom = box.top + row.y + row.h;
+    if (top < RULER || bottom > innerHeight) window.scrollBy(0, top < RULER ? top - RULER : bottom + 8 - innerHeight);
   }
 
   x(position) { return GUTTER + (position - this.x0) * this.scale; }
@@ -84,8 +94,9 @@ class Lanes {
     const all = lanes.flat().length, low = plans.reduce((sum, plan, p) => sum + lanes[p].filter(b => isLow(plan, b)).length, 0);
     const n = all - low || 1, gaps = all - plans.length;
     const room = this.height - RULER - 10 - plans.length * (plans.length > 1 ? TITLE + 14 : 14) - all * HEAD - low * LOW;
-    const node = this.node = Math.min(Math.max((room - gaps * GAP) / n * 0.55, 28), HIGH);
-    const gap = gaps ? Math.min(Math.max((room - n * node) / gaps, 10), APART) : GAP;
+    const node = this.node = Math.min(Math.max((room - gaps * GAP) / n * 0.55, NODE), HIGH);
+    const gap = gaps ? Math.min(Math.max((room - n * node) / gaps, NEAR), APART) : GAP;
+    const least = Math.max(this.height - room + n * NODE + gaps * NEAR, 240);
     let y = RULER + 4 + Math.max(0, room - n * node - gaps * gap) * 0.4;
     plans.forEach((plan, p) => {
       if (plans.length > 1) {
@@ -99,7 +110,7 @@ class Lanes {
       }
       y -= gap - 14;
     });
-    return {rows, titles};
+    return {rows, titles, least};
   }
 
   rowOf(layout, p, backend) { return layout.rows.find(row => row.p === p && row.backend === backend); }
@@ -112,13 +123,17 @@ class Lanes {
     g.font = FONT;
     g.textBaseline = 'middle';
     const layout = this.laid = this.layout();
+    if (layout.least !== this.least) {
+      this.least = layout.least;
+      this.canvas.parentNode.style.setProperty('--lanes', `${this.least}px`);
+    }
     g.save();
     g.beginPath();
     g.rect(GUTTER, 0, this.width - GUTTER, this.height);
     g.clip();
     const axis = this.app.axis, right = this.x0 + (this.width - GUTTER) / this.scale;
     const first = axis.slotAt(this.x0), last = Math.min(axis.n - 1, axis.slotAt(right));
-    this.ruler(first, last);
+    const layers = this.layers(first, last);
     for (const row of layout.rows) {
       g.fillStyle = c.faint;
       g.fillRect(GUTTER, row.y, this.width - GUTTER, row.h);
@@ -129,33 +144,47 @@ class Lanes {
       if (this.app.stage >= plan.stages.length) this.copies(plan, p, layout, first, last);
     });
     this.selection(layout);
+    this.ruler(layers);
     g.restore();
     this.gutter(layout);
   }
 
-  ruler(first, last) {
-    const g = this.context, c = this.colors;
-    let until = -1e9;
-    this.rulerHits = [];
-    this.app.axis.runs.forEach((run, i) => {
+  // The layers in view: {x, w, layer}. Every other one has a ground of its own.
+  layers(first, last) {
+    const g = this.context, c = this.colors, {axis, plans} = this.app, found = [];
+    axis.runs.forEach((run, i) => {
       if (run.end <= first || run.start > last) return;
-      if (this.app.plans.some((plan, p) => this.app.axis.together(p, this.app.axis.nodeAt[p][run.start]))) return;
-      const x = this.x(this.app.axis.pos[run.start]), w = this.x(this.app.axis.pos[run.end]) - x;
+      if (plans.some((plan, p) => axis.together(p, axis.nodeAt[p][run.start]))) return;
+      const x = this.x(axis.pos[run.start]), w = this.x(axis.pos[run.end]) - x;
       if (i % 2 === 0 && w > 1) {
         g.fillStyle = c.page;
         g.fillRect(x, 0, w, this.height);
       }
-      this.rulerHits.push({x, w, layer: run.layer});
-      const text = `${this.app.axis.folded.has(run.layer) ? '▸' : '▾'} layer ${run.layer}`;
-      const left = Math.max(x, GUTTER), room = x + w - left - 6;
-      const short = g.measureText(text).width < room ? text : String(run.layer);
-      const long = g.measureText(short).width;
-      if (room > long && left > until) {
-        g.fillStyle = c.soft;
-        g.fillText(short, left + 4, RULER / 2);
-        until = left + long + 4;
-      }
+      found.push({x, w, layer: run.layer});
     });
+    return found;
+  }
+
+  // Their names, at the upper edge of what the window shows.
+  ruler(layers) {
+    const g = this.context, c = this.colors;
+    const top = this.top = Math.max(0, Math.min(-this.canvas.getBoundingClientRect().top, this.height - RULER));
+    if (top) {
+      g.fillStyle = c.paper;
+      g.fillRect(GUTTER, top, this.width - GUTTER, RULER);
+    }
+    let until = -1e9;
+    this.rulerHits = layers;
+    for (const {x, w, layer} of layers) {
+      const left = Math.max(x, GUTTER), room = x + w - left - 4;
+      const texts = [`${this.app.axis.folded.has(layer) ? '▸' : '▾'} layer ${layer}`, String(layer)];
+      const text = texts.find(each => g.measureText(each).width < room);
+      if (!text || left <= until) continue;
+      const long = g.measureText(text).width;
+      g.fillStyle = c.soft;
+      g.fillText(text, left + (text === texts[0] ? 4 : (room + 4 - long) / 2), top + RULER / 2);
+      until = left + long + 2;
+    }
   }
 
   splits(plan, p, layout, first, last) {
@@ -446,7 +475,7 @@ class Lanes {
   // What is at a point: a layer's label, a node or an arrow.
   hit(x, y) {
     if (x < GUTTER || !this.laid) return null;
-    if (y < RULER) {
+    if (this.top <= y && y < this.top + RULER) {
       const run = this.rulerHits.find(r => r.x <= x && x < r.x + r.w);
       return run ? {layer: run.layer} : null;
     }

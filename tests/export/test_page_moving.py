@@ -1,0 +1,123 @@
+"""Moving about on the page of a plan: sizes of windows, fingers, keys, boxes."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+
+from ..support.drawn_plans import llama, spread
+from ..support.page_driver import click, picked, until
+
+PLANS = {
+    "eight": lambda: spread(8),
+    "fallback": lambda: llama(8, refused=("SOFT_MAX",)),
+}
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    folder, made = tmp_path_factory.mktemp("pages"), {}
+
+    def path(name):
+        if name not in made:
+            made[name] = folder / f"{name}.html"
+            PLANS[name]().export(made[name])
+        return made[name]
+
+    return path
+
+
+@pytest.fixture
+def open_page(files, open_file):
+    return lambda name, **settings: open_file(files(name), **settings)
+
+
+def middle(page):
+    """The position in the middle of the lanes."""
+    return page.evaluate("page.lanes.x0 + (page.lanes.width - 92) / 2 / page.lanes.scale")
+
+
+@pytest.mark.parametrize(
+    ("width", "height"), [(1440, 900), (1366, 768), (683, 384), (390, 844), (320, 256)]
+)
+def test_every_lane_has_its_height(width, height, open_page):
+    """Found wrong: eight cards were cut off at 1366x768, and 30 px were left at 200 %."""
+    page = open_page("eight", width=width, height=height)
+    until(page, "page.lanes.height >= page.lanes.laid.least")
+    rows, high = page.evaluate("[page.lanes.laid.rows, page.lanes.height]")
+    assert len(rows) == 9 and all(row["h"] >= 28 for row in rows[:8])
+    ends = [(row["y"] - 16, row["y"] + row["h"]) for row in rows]
+    assert all(a[1] + 16 <= b[0] for a, b in pairwise(ends))  # room for arrows
+    assert ends[-1][1] <= high
+    box = page.locator("#lanes").bounding_box()
+    size = "[document.documentElement.scrollHeight, document.body.scrollWidth]"
+    whole, wide = page.evaluate(size)
+    assert box["height"] == high and box["y"] + high < whole and wide <= width
+    page.evaluate("page.pick(0, 319)")  # in the last lane, to which the page scrolls
+    y, h = page.evaluate("""(() => {
+        const box = page.lanes.canvas.getBoundingClientRect(), row = page.lanes.laid.rows[7];
+        return [box.y + row.y, row.h];
+    })()""")
+    assert y >= 0 and y + h <= height
+
+
+def test_a_page_that_fits_does_not_scroll(open_page):
+    page = open_page("fallback", width=1440, height=900)
+    assert page.evaluate("document.documentElement.scrollHeight") == 900
+    box = page.locator("main").bounding_box()
+    assert 880 < box["y"] + box["height"] < 900
+
+
+def test_the_wheel_beside_the_lanes_scrolls_the_page(open_page):
+    page = open_page("eight", width=1366, height=400)
+    box = page.locator("#lanes").bounding_box()
+    for x in (40, 500):  # names of lanes; the whole plan cannot get smaller
+        page.evaluate(f"scrollTo(0, {box['y']} - 100); page.lanes.fit()")
+        page.mouse.move(box["x"] + x, 200)
+        page.mouse.wheel(0, 200)
+        until(page, f"scrollY > {box['y']}")
+    layers = page.evaluate("page.lanes.draw(); page.lanes.top")  # whose names come along
+    assert layers == pytest.approx(page.evaluate("scrollY") - box["y"], abs=1)
+    page.mouse.wheel(0, -200)
+    until(page, "page.lanes.scale > page.lanes.fitScale() * 1.2")
+    assert page.evaluate("scrollY") > box["y"]
+
+
+def touching(page):
+    """A function that puts fingers on the page, moves and lifts them."""
+    session = page.context.new_cdp_session(page)
+
+    def touch(kind, *points):
+        points = [{"x": x, "y": y, "id": i} for i, (x, y) in enumerate(points)]
+        session.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": points})
+
+    return touch
+
+
+def test_fingers(open_page):
+    page = open_page("eight", width=390, height=844, has_touch=True, is_mobile=True)
+    page.evaluate("scrollTo(0, page.lanes.canvas.getBoundingClientRect().top + scrollY - 200)")
+    page.evaluate("page.lanes.view(100, page.lanes.fitScale() * 4)")
+    y, before, touch = 400, middle(page), touching(page)
+    touch("touchStart", (300, y))
+    for x in range(300, 180, -20):  # one moves the lanes
+        touch("touchMove", (x, y))
+    touch("touchEnd")
+    moved, scale = middle(page), page.evaluate("page.lanes.scale")
+    assert moved > before + 20 / scale and picked(page) is None
+    touch("touchStart", (200, y), (280, y))
+    for by in range(0, 60, 6):  # two zoom where they are
+        touch("touchMove", (200 - by, y), (280 + by, y))
+    touch("touchEnd")
+    assert page.evaluate("page.lanes.scale") == pytest.approx(scale * 188 / 80, rel=0.05)
+    assert middle(page) == pytest.approx(moved, abs=8) and picked(page) is None
+    scrolled = page.evaluate("scrollY")
+    touch("touchStart", (240, 600))
+    for up in range(600, 400, -20):  # and upwards one scrolls the page
+        touch("touchMove", (240, up))
+    touch("touchEnd")
+    until(page, f"scrollY > {scrolled + 50}")
+    page.evaluate("page.lanes.show(0, 200)")
+    click(page, 200)  # fingers that were lifted are forgotten
+    assert picked(page) == 200
