@@ -122,6 +122,8 @@ def command(
         from ..export.memory_text import saving
         from ..export.page.first_screen import Tried
 
+        if plan.memory.unknown:
+            raise ValueError(f"nothing to draw: {plan.memory.unknown}")
         savings = [(one.text, saving(one, room.lacking)) for one in room.tried or ()]
         tried = Tried(lacks=room.shortfalls, savings=savings, view="memory")
         save(plan, html, "html", force=force, tried=tried)

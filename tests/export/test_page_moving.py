@@ -97,6 +97,7 @@ def touching(page):
 
 def test_fingers(open_page):
     page = open_page("eight", width=390, height=844, has_touch=True, is_mobile=True)
+    page.select_option("#axis", "order")
     page.evaluate("scrollTo(0, page.lanes.canvas.getBoundingClientRect().top + scrollY - 200)")
     page.evaluate("page.lanes.view(100, page.lanes.fitScale() * 4)")
     y, before, touch = 400, middle(page), touching(page)
