@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from ..cost.cost import Cost, estimator_of
+from ..cost.cost import PREDICTED, SHEETS, Cost, estimator_of
 from ..cost.datasheets import SheetEstimator
 from ..memory.plan_memory import memory_of
 from ..memory.shortfalls import MAPPED, Shortfall
@@ -21,7 +21,7 @@ from ..trace.units import format_factor, format_time
 from .all_findings import advice
 from .finding import NOTE, SKIPPED, Finding, capitalised
 
-MEASURED, PREDICTED, SHEETS, BYTES = "measured", "predicted", "data sheets", "bytes only"
+MEASURED, BYTES = "measured", "bytes only"
 _MOST_REASONS = 3
 _LAYER = re.compile(r"blk\.(\d+)\..*weight")
 _LEAST = 0.01  # part of a graph's time, from which on a reason is worth a line
@@ -54,10 +54,7 @@ class Phase(NamedTuple):
         """The kind of its figures."""
         if self.measured:
             return MEASURED
-        if self.cost is None:
-            return BYTES
-        machine = self.cost.machine
-        return PREDICTED if machine.is_measured and not machine.cards else SHEETS
+        return BYTES if self.cost is None else self.cost.known_by
 
     @property
     def rate(self) -> str:

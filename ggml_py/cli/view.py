@@ -21,6 +21,7 @@ from .shared.verb import Verb
 if TYPE_CHECKING:
     from ..cost import Machine
     from ..plan import Plan
+    from ..record.session import Record
     from ..run import Run
 
 
@@ -106,6 +107,12 @@ def command(
         check_target(op_tests, force)
         _write_op_tests(file, op_tests)
         return
+    if file.kind is RECORD and not (file.chooses or other) and _makes_page(output, format_, open_):
+        check_options(file)
+        if as_run:
+            file.run()  # which says what is missing
+        _record_page(file.record, output, open_, force, machine_path)
+        return
     chosen = as_run or file.chooses or other or output or open_
     if not chosen and file.kind is RECORD:
         echo_json(to_dict(file.record)) if as_json else click.echo(table(file.record))
@@ -117,8 +124,8 @@ def command(
     plans = plans_of(*files) if run is None else []
     source: Plan | Run = plans[0] if run is None else run
     machine = None if machine_path is None else load_machine(machine_path)
-    if machine is not None and (run is not None or not (output or open_)):
-        raise click.UsageError("--machine adds predicted times to the page of a plan (-o, --open)")
+    if machine is not None and not (output or open_):
+        raise click.UsageError("--machine adds predicted times to a page (-o, --open)")
     compared = plans[1] if other is not None else None
     if output is not None:
         save(source, output, format_, compared, force, machine)
@@ -153,6 +160,31 @@ def _say_predicted(source: Plan | Run, machine: Machine | None) -> None:
             click.echo(sentence, err=True)
 
 
+def _makes_page(output: str | None, format_: str | None, open_: bool) -> bool:
+    """Whether a page is asked for, and nothing else."""
+    from ..export.formats import exporter_for
+
+    return open_ if output is None else exporter_for(output, format_).name == "html"
+
+
+def _record_page(
+    record: Record, output: str | None, open_: bool, force: bool, machine_path: str | None
+) -> None:
+    """Writes or opens the page of a whole record."""
+    from ..files.writing import write_whole
+    from ..record.to_page import page
+
+    content = page(record, None if machine_path is None else load_machine(machine_path)).encode()
+    if output is not None:
+        write_whole(output, content, force)
+        click.echo(f"{output}: {counted(len(record.plans), 'plan')}", err=True)
+    if open_:
+        target = output if output is not None and _is_page(output) else _temporary()
+        if target != output:
+            write_whole(target, content)
+        _browse(target)
+
+
 def _write_op_tests(file: Source, target: str) -> None:
     """Writes the ops, with the numbers of the release that a record is of."""
     from ..record.op_tests import left_out, write_op_tests
@@ -184,8 +216,16 @@ def _open(
 ) -> None:
     """Opens the page in a browser; writes it to a temporary folder if `page` is None."""
     if page is None:
-        page = str(Path(tempfile.mkdtemp(prefix="ggml-py-")) / "plan.html")
+        page = _temporary()
         save(source, page, None, other, machine=machine)
+    _browse(page)
+
+
+def _temporary() -> str:
+    return str(Path(tempfile.mkdtemp(prefix="ggml-py-")) / "plan.html")
+
+
+def _browse(page: str) -> None:
     where = Path(page).resolve().as_uri()
     if not webbrowser.open(where):
         click.echo(f"no browser could be started; the page is {where}", err=True)

@@ -42,6 +42,7 @@ ON_GPU, MORE_ON_GPU = 0.12, 1.0
 # of the device's samples exceed that rate. The least is nothing.
 _UNKNOWN = 3.0
 _SLOWEST, _LATEST = 1e8, 1e-3  # bytes a second and seconds, at most, of a copy of that kind
+PREDICTED, SHEETS = "predicted", "data sheets"
 Interval = tuple[float, float]
 
 
@@ -125,6 +126,11 @@ class Cost:
 
     def __repr__(self) -> str:
         return f"<Cost {self.headline()}>"
+
+    @property
+    def known_by(self) -> str:
+        """The origin of its times: "predicted" from a calibration, or "data sheets" in part."""
+        return PREDICTED if self.machine.is_measured and not self.machine.cards else SHEETS
 
     @property
     def unknown(self) -> tuple[NodeCost, ...]:

@@ -112,7 +112,7 @@ def render(
     function: Callable[..., object] = importlib.import_module(
         f".{exporter.runs if is_run else exporter.module}", __package__
     ).render
-    if exporter.predicts and not is_run:
+    if exporter.predicts:
         content = function(source, other, machine, tried)
     else:
         content = function(source) if other is None else function(source, other)

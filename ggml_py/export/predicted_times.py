@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from ..cost.cost import Cost
+from ..cost.cost import PREDICTED, Cost, cost_of
+from ..cost.machine import Machine
+from ..cost.time_difference import n_unknown
 from ..cost.unmeasured import no_total
+from ..trace.planned import Planned
 from ..trace.units import format_interval
 from .run_times import SplitTime, Times
 
-PREDICTED = "predicted"
 
-
-def predicted_times(cost: Cost, known_by: str = PREDICTED) -> Times:
-    """The times of one compute, `known_by` "predicted" or "data sheets". Nodes and copies of which
-    nothing was measured have none (-1)."""
+def predicted_times(cost: Cost) -> Times:
+    """The times of one compute. Nodes and copies of which nothing was measured have none (-1)."""
     plan = cost.plan
     nodes = [-1 if n.is_computed else 0 for n in plan.nodes]
     for node in cost.nodes:
         nodes[node.id] = _ns(node.seconds)
     why = no_total(cost)
-    said = f"{known_by} ({format_interval(cost.seconds, cost.interval)}), bound by {cost.bound}"
+    said = (
+        f"{cost.known_by} ({format_interval(cost.seconds, cost.interval)}), bound by {cost.bound}"
+    )
     said = why or said
     if lacks := len(cost.unknown) + len(cost.missing_copies):
         said += f"; without {lacks} nodes and copies of which nothing was measured"
@@ -32,6 +34,17 @@ def predicted_times(cost: Cost, known_by: str = PREDICTED) -> Times:
         True,
         said,
     )
+
+
+def known_cost(plan: Planned, machine: Machine | None) -> Cost | None:
+    """The plan's cost on a machine; without one that by data sheets, or None if these do not know
+    all of the plan. Raises ValueError with `machine` for a plan without shapes."""
+    if machine is not None:
+        return cost_of(plan, machine)
+    if plan.capture.source != "scheduler":
+        return None
+    cost = cost_of(plan, Machine.of_sheets({}))
+    return None if n_unknown(cost) else cost
 
 
 def _ns(seconds: float | None) -> int:

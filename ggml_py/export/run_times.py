@@ -3,6 +3,7 @@ the most time."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from ..trace.planned import Planned
@@ -34,13 +35,15 @@ class Times(NamedTuple):
     compute: str  # which compute it is
 
 
-def times(run: Recorded) -> Times:
-    """The times of a run. Raises ValueError if no compute of it has a known plan."""
-    _index, most = run.most_computed()
-    chosen = sorted(most, key=_took)[len(most) // 2]
+def times(run: Recorded, index: int | None = None) -> Times:
+    """The times of a run, for the plan with that index instead of the one that took the most.
+    Raises ValueError if no compute of it has a known plan."""
+    most = run.most_computed()[1] if index is None else run.by_plan[index]
+    chosen = median_of(most)
     plan = chosen.plan
     assert plan is not None
-    said = f"compute {chosen.event.compute} of {len(run.computes)}"
+    number = next(i for i, compute in enumerate(run.computes) if compute is chosen)
+    said = f"compute {number + 1} of {len(run.computes)}"
     if len(most) > 1:
         said += f", the median of the {len(most)} with this plan"
     nodes = [-1 if n.is_computed else 0 for n in plan.nodes]
@@ -62,8 +65,10 @@ def times(run: Recorded) -> Times:
         if took:
             splits[split.index] = SplitTime(sum(took), max(split.known, key=DOUBT.index))
     every = tuple(nodes), tuple(copies), tuple(waits), tuple(splits)
-    return Times(plan, *every, _took(chosen), run.per_op, said)
+    return Times(plan, *every, chosen.ns, run.per_op, said)
 
 
-def _took(compute: ComputeRun) -> int:
-    return compute.end - compute.event.start
+def median_of(computes: Sequence[ComputeRun]) -> ComputeRun:
+    """The median one, without those that may have taken longer than is known."""
+    ended = [c for c in computes if c.known != NOT_KNOWN] or computes
+    return sorted(ended, key=lambda c: c.ns)[len(ended) // 2]

@@ -106,15 +106,24 @@ class _Rows:
 
 def of_run(run: Recorded) -> Timeline:
     """The timeline of a run, as it was measured."""
+    return of_computes(run, run.computes, [memory_of(plan).live for plan in run.plans])
+
+
+def of_computes(
+    run: Recorded,
+    computes: Sequence[ComputeRun],
+    live: Sequence[Sequence[Mapping[str, int]]] = (),
+) -> Timeline:
+    """The timeline of some of a run's computes, one after the other: each begins with the slice of
+    the whole compute. `live` is, by plan, the bytes alive at each node; without it there are no
+    levels."""
     rows = _Rows()
-    live = [memory_of(plan).live for plan in run.plans]
     begins: dict[tuple[int, int], list[int]] = {}  # of nodes, by scheduler and backend
     for event in run.events:
         if event.kind == NODES:
             begins.setdefault((event.scheduler, event.backend), []).append(event.start)
-    for compute in run.computes:
-        index = run.schedulers[compute.event.scheduler].plans[compute.event.compute]
-        _compute(rows, compute, live[index] if index >= 0 else [], begins)
+    for compute in computes:
+        _compute(rows, compute, live[compute.index] if live and compute.index >= 0 else [], begins)
     return rows.timeline(measured=True)
 
 

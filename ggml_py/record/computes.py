@@ -13,7 +13,7 @@ from ..trace.recorded import RunEvent, SchedulerRecord
 from ..trace.structs import Rows
 
 if TYPE_CHECKING:
-    from .session import Process
+    from .session import Process, RecordedPlan
 
 
 def run_of(process: Process) -> Run:
@@ -32,14 +32,10 @@ def run_of(process: Process) -> Run:
 
 
 def _run_of(process: Process) -> Run:
-    structs = (process.layouts["gp_record_compute"], process.layouts["gp_run_event"])
-    parts = [tuple(map(Rows, structs, contents)) for contents in process.runs]
+    parts = _parts(process)
     computes = [c for rows, _events in parts for c in rows]
     numbers = sorted({int(c["scheduler"]) for c in computes})
-    plans = {}
-    for number in sorted({int(c["plan"]) for c in computes} & set(process.plans)):
-        with contextlib.suppress(ValueError):  # it is damaged
-            plans[number] = process.plans[number].plan
+    plans = {one.number: one.plan for one in computed_plans(process)}
     index_of = {number: i for i, number in enumerate(plans)}
     began = min((start for _rows, events in parts for start in events["start"]), default=0)
     found: list[RunEvent] = []
@@ -52,6 +48,26 @@ def _run_of(process: Process) -> Run:
             first = end
     schedulers = tuple(_scheduler(process, n, computes, index_of) for n in numbers)
     return Run(tuple(plans.values()), schedulers, tuple(found))
+
+
+def computed_plans(process: Process) -> list[RecordedPlan]:
+    """The plans of the timed computes that can be read, as `run_of` has them."""
+    numbers = {int(c["plan"]) for rows, _events in _parts(process) for c in rows}
+    found = []
+    for number in sorted(numbers & set(process.plans)):
+        with contextlib.suppress(ValueError):  # it is damaged
+            _ = process.plans[number].plan
+            found.append(process.plans[number])
+    return found
+
+
+def _parts(process: Process) -> list[tuple[Rows, Rows]]:
+    """The computes and events of each chunk."""
+    layouts = process.layouts
+    return [
+        (Rows(layouts["gp_record_compute"], computes), Rows(layouts["gp_run_event"], events))
+        for computes, events in process.runs
+    ]
 
 
 def _scheduler(

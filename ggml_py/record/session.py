@@ -20,7 +20,7 @@ from ..files.reading import open_file, read_file
 from ..files.secrets import hidden
 from ..plan import Plan
 from ..trace.decode import Layouts, Meaning, Records, read
-from ..trace.names import counted
+from ..trace.names import TOKEN_INPUTS, counted
 from ..trace.pins import NORMS
 from ..trace.planned import Planned
 from ..trace.probes import FUSED_OPS, refused_in
@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from ..run import Run
 
 DECODE, PROMPT, RESERVED, OTHER = KINDS = ("decode", "prompt", "reserved", "other")
-# Inputs with a column or a number for each token, by the programs' names.
-_TOKENS = ("inp_tokens", "inp_embd", "embd", "tokens", "leaf_tokens")
 _KV_CACHE = re.compile(rb"cache_[kv]_l\d+")
 _LISTED = ("name", "nbytes", "op", "type", "ne")  # what a list of plans shows comes from these
 
@@ -238,7 +236,7 @@ class RecordedPlan:
     def n_tokens(self) -> int | None:
         """Tokens of the batch, if the graph has an input with a known name for them."""
         names = self._listed("name")
-        for name in _TOKENS:
+        for name in TOKEN_INPUTS:
             if name.encode() in names:
                 listed, place = self.process.listed, self.rows[names.index(name.encode())]
                 # Token ids are in one row; embeddings have a row for each token.

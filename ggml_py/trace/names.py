@@ -11,6 +11,9 @@ from .record import NODE, Capture, TensorRecord
 if TYPE_CHECKING:
     from .planned import PlanTensor
 
+# Inputs with a column or a number for each token, by the programs' names.
+TOKEN_INPUTS = ("inp_tokens", "inp_embd", "embd", "tokens", "leaf_tokens")
+
 
 def label(t: PlanTensor) -> str:
     """Its name, with the number in front if ggml made the name up: "node 3 (view)". A name that

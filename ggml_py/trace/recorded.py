@@ -149,15 +149,35 @@ class ComputeRun:
     events: tuple[tuple[int, RunEvent], ...]  # its events, with their indices in the run
 
     @property
+    def index(self) -> int:
+        """The index in `Run.plans` of the computed graph's plan; -1 if it could not be read."""
+        return self.run.schedulers[self.event.scheduler].plans[self.event.compute]
+
+    @property
     def plan(self) -> Planned | None:
         """The plan of the computed graph; None if it could not be read."""
-        index = self.run.schedulers[self.event.scheduler].plans[self.event.compute]
-        return None if index < 0 else self.run.plans[index]
+        return None if self.index < 0 else self.run.plans[self.index]
 
     @property
     def end(self) -> int:
         """When everything was known to be done, ns."""
         return max((self.event.end, *(split.end for split in self.splits)))
+
+    @property
+    def ns(self) -> int:
+        """How long it took, until everything was known to be done."""
+        return self.end - self.event.start
+
+    @property
+    def known(self) -> str:
+        """How well `ns` is known: "measured"; "at most" if its last nodes were done by then; "not
+        known" if nothing waited for some of its nodes, so that it may have taken longer."""
+        last = {MEASURED}
+        for split in self.splits:
+            for done, known in zip(split.done, split.known, strict=True):
+                if known == NOT_KNOWN or (known == AT_MOST and done > self.event.end):
+                    last.add(known)
+        return max(last, key=DOUBT.index)
 
     @cached_property
     def splits(self) -> tuple[SplitRun, ...]:
@@ -276,15 +296,20 @@ class Recorded:
 
         Raises ValueError if no compute has a known plan.
         """
-        by_plan: dict[int, list[ComputeRun]] = {}
-        for compute in self.computes:
-            index = self.schedulers[compute.event.scheduler].plans[compute.event.compute]
-            if index >= 0:
-                by_plan.setdefault(index, []).append(compute)
+        by_plan = self.by_plan
         if not by_plan:
             raise ValueError("this run has no plan of what it computed: record it with a plan")
-        index = max(by_plan, key=lambda i: sum(c.end - c.event.start for c in by_plan[i]))
-        return index, tuple(by_plan[index])
+        index = max(by_plan, key=lambda i: sum(c.ns for c in by_plan[i]))
+        return index, by_plan[index]
+
+    @cached_property
+    def by_plan(self) -> dict[int, tuple[ComputeRun, ...]]:
+        """The computes of each known plan, by its index in `plans`."""
+        found: dict[int, list[ComputeRun]] = {}
+        for compute in self.computes:
+            if compute.index >= 0:
+                found.setdefault(compute.index, []).append(compute)
+        return {index: tuple(computes) for index, computes in found.items()}
 
     @cached_property
     def _ends(self) -> Ends:

@@ -3,7 +3,7 @@
 
 const HELD = {backend: 'f-backend', op: 'f-op', cause: 'f-cause', text: 'search'};
 const BESIDE = 'beside=1';   // with the plan that the verdict recommends
-const IN_ADDRESS = /^(beside|node|view|width|pass|backend|op|cause|text)=/;
+const IN_ADDRESS = /^(beside|node|plan|compute|view|width|pass|backend|op|cause|text)=/;
 const TOGETHER = 500;   // ms: quicker steps are one step back
 
 Object.assign(App.prototype, {
@@ -11,7 +11,11 @@ Object.assign(App.prototype, {
     const parts = new URLSearchParams(this.isBeside ? BESIDE : '');
     if (this.picked) parts.set('node', (this.picked.p ? 'after:' : '') + this.picked.t);
     for (const key of Object.keys(HELD)) if (this.filters[key]) parts.set(key, this.filters[key]);
-    if (this.shown !== this.data.view) parts.set('view', this.shown);
+    if (this.recording) {
+      if (this.number !== this.recording.shown) parts.set('plan', this.number);
+      if (this.compute !== this.usualCompute(this.number)) parts.set('compute', this.compute);
+    }
+    if (this.shown !== this.usualView) parts.set('view', this.shown);
     if (this.axisName !== this.usualAxis) parts.set('width', this.axisName);
     if (this.stage !== this.lastStage) parts.set('pass', this.stage);
     return parts.toString();
@@ -32,6 +36,11 @@ Object.assign(App.prototype, {
   visit(address) {
     this.visited = null;
     const named = !IN_ADDRESS.test(address), parts = new URLSearchParams(named ? '' : address);
+    if (this.recording) {
+      const asked = key => /^\d+$/.test(parts.get(key) || '') ? Number(parts.get(key)) : undefined;
+      const number = asked('plan') ?? this.recording.shown;
+      this.openPlan(this.listed(number) ? number : this.recording.shown, asked('compute'));
+    }
     for (const [key, id] of Object.entries(HELD)) {
       const field = this.get(id);
       field.value = parts.get(key) || '';   // an option that is not there leaves it empty
@@ -43,7 +52,7 @@ Object.assign(App.prototype, {
     this.axisName = axis.value = axis.value || this.usualAxis;
     this.place();
     this.setStage(/^\d+$/.test(parts.get('pass') || '') ? Number(parts.get('pass')) : this.lastStage);
-    this.view(parts.get('view') || this.data.view);
+    this.view(parts.get('view') || this.usualView);
     const [side, asked] = named ? [0, decoded(address)] : nodeOf(parts.get('node') || '');
     const p = Math.min(side, this.plans.length - 1), plan = this.plans[p];
     const node = /^\d+$/.test(asked) ? Number(asked) : asked ? plan.find(asked, plan.n) : -1;

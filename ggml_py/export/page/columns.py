@@ -47,7 +47,7 @@ def data(
     found = tried.findings if tried else None
     once = measured.total * 1e-9 if measured and not measured.per_op else None
     phase = phase_of(plan, advice(plan, cost=cost) if found is None else found, cost, once)
-    times = measured or (cost and predicted_times(cost, phase.known_by))
+    times = measured or (cost and predicted_times(cost))
     numbers: dict[str | None, int] = {b.name: i for i, b in enumerate(plan.backends)}
     made = {
         "headline": headline(plan),

@@ -4,6 +4,7 @@ function details(app) {
   const box = document.getElementById('details'), {picked, pickedArrow} = app;
   if (pickedArrow) box.replaceChildren(...arrowDetails(app, pickedArrow));
   else if (picked) box.replaceChildren(...tensorDetails(app, picked.p, picked.t));
+  else if (app.shown === 'timeline') box.replaceChildren(...app.timeline.details());
   else box.replaceChildren(...intro(app));
   box.scrollTop = 0;
 }

@@ -8,7 +8,8 @@ const KEYS = [
 ];
 
 Object.assign(App.prototype, {
-  controls() {
+  // What can be chosen of these plans.
+  choices() {
     const options = (id, all, values) => this.get(id).replaceChildren(el('option', {value: ''}, all),
       ...[...values].sort((a, b) => b[1] - a[1] || (a[0] < b[0] ? -1 : 1)).map(([value, n]) => el('option', {value}, `${value} (${n})`)));
     const counted = of => {
@@ -26,6 +27,14 @@ Object.assign(App.prototype, {
     this.get('axis').replaceChildren(...Object.entries(AXES).filter(([key]) => key === 'order' || (key === 'time' ? this.plans[0].time : costs))
       .map(([value, {title}]) => el('option', {value}, title)));
     this.get('axis').value = this.axisName;
+    this.get('fold-field').hidden = !this.axis.runs.length;
+    this.get('stage').max = this.lastStage;
+    this.get('stage-field').hidden = !this.lastStage;
+    this.setStage(this.lastStage);
+  },
+
+  controls() {
+    this.choices();
     for (const [id, key] of [['f-backend', 'backend'], ['f-op', 'op'], ['f-cause', 'cause'], ['search', 'text']]) {
       this.get(id).addEventListener('input', event => {
         this.filters[key] = event.target.value;
@@ -49,11 +58,7 @@ Object.assign(App.prototype, {
       this.place();
     };
     this.get('fold').onchange = event => this.foldAll(event.target.checked);
-    this.get('fold-field').hidden = !this.axis.runs.length;
-    this.get('stage').max = this.lastStage;
     this.get('stage').oninput = event => this.setStage(Number(event.target.value));
-    this.get('stage-field').hidden = !this.lastStage;
-    this.setStage(this.lastStage);
     this.get('theme').onclick = () => this.theme();
     this.get('link').onclick = () => this.copyLink();
     const help = this.get('help');
@@ -207,7 +212,8 @@ Object.assign(App.prototype, {
     const image = el('img', {alt: 'The lanes', src: lanes.canvas.toDataURL()});
     [lanes.canvas.width, lanes.canvas.height, lanes.width, lanes.height, lanes.ratio] = size;
     const legend = el('div.legend', {}, ...this.get('legend').cloneNode(true).children);
-    this.get('printed').replaceChildren(image, legend, ...this.plans.map((plan, p) => printedSplits(this, p)));
+    const ran = this.recording ? [...printedPlans(this), ...this.timeline ? [this.timeline.picture()] : []] : [];
+    this.get('printed').replaceChildren(...ran, image, legend, ...this.plans.map((plan, p) => printedSplits(this, p)));
   },
 
   printed() {

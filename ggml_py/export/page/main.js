@@ -2,10 +2,30 @@
 
 class App {
   constructor(data, isBeside) {
+    this.get = id => document.getElementById(id);
     this.data = data;
     this.isBeside = isBeside;   // with the plan that the verdict recommends
-    this.plans = data.plans.map(plan => new Plan(plan));
-    this.diff = data.diff;
+    this.recording = data.recording || null;   // what a record or a run has beside its plans
+    this.visited = null;   // the address that is written, once there is one
+    this.frame = 0;
+    this.take(this.recording ? [this.recording.drawn[this.recording.shown]] : data.plans, data.diff);
+    this.lanes = new Lanes(this.get('lanes'), this);
+    this.minimap = new Minimap(this.get('minimap'), this);
+    this.table = new Table(this.get('table-scroll'), this);
+    if (this.recording) this.rail();
+    glance(this);
+    details(this);
+    this.tabs();
+    this.controls();
+    this.pointer();
+    this.keys();
+    this.filter();
+  }
+
+  // The state of a page of these plans, of which nothing is picked.
+  take(plans, diff) {
+    this.plans = plans.map(plan => new Plan(plan));
+    this.diff = diff;
     this.partners = this.diff ? [Int32Array.from(this.diff.pairs), new Int32Array(this.plans[1].n).fill(-1)] : null;
     if (this.diff) this.diff.pairs.forEach((b, a) => { if (b >= 0) this.partners[1][b] = a; });
     this.changed = this.diff ? this.diff.changed.map(ids => new Set(ids)) : this.plans.map(() => new Set());
@@ -17,23 +37,10 @@ class App {
     this.filtered = false;
     this.folded = new Set();
     this.axisName = this.usualAxis = this.plans[0].time ? 'time' : 'order';
-    this.visited = null;   // the address that is written, once there is one
     this.match = this.plans.map(plan => new Uint8Array(plan.n).fill(1));
     const slots = this.diff ? this.diff.slots : [this.plans[0].splits.length || this.plans[0].n ? [...Array(this.plans[0].n).keys()] : []];
     this.axis = new Axis(this.plans, slots, Math.max(...slots.map(mine => (mine.at(-1) ?? -1) + 1)), this.axisName, this.folded);
-    this.frame = 0;
     this.paint();
-    this.get = id => document.getElementById(id);
-    this.lanes = new Lanes(this.get('lanes'), this);
-    this.minimap = new Minimap(this.get('minimap'), this);
-    this.table = new Table(this.get('table-scroll'), this);
-    glance(this);
-    details(this);
-    this.tabs();
-    this.controls();
-    this.pointer();
-    this.keys();
-    this.filter();
   }
 
   // --- what things look like
@@ -92,6 +99,7 @@ class App {
 
   redraw() {
     this.minimap?.render();
+    this.timeline?.draw();
     this.moved();
   }
 

@@ -10,24 +10,22 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from ...cost.cost import Cost, cost_of
 from ...cost.machine import Machine
-from ...cost.time_difference import n_unknown
 from ...trace.answers.excerpt import mark
 from ...trace.answers.shares import headline
-from ...trace.names import counted
 from ...trace.planned import Planned
 from ...trace.record import collection_paused
 from ...trace.recorded import Recorded
-from ..run_times import times
+from ..predicted_times import known_cost
 from . import columns as page_data
+from . import of_record
 from . import side_by_side as page_diff
 from .first_screen import Tried
 from .whole import whole
 
 SCRIPTS = (
     "plan", "axis", "lanes", "minimap", "glance", "details", "table", "main", "views", "layers",
-    "memory", "address", "events",
+    "memory", "address", "timeline", "rail", "events",
 )  # fmt: skip
 
 
@@ -40,31 +38,29 @@ def render(
     machine: Machine | None = None,
     tried: Tried | None = None,
 ) -> str:
-    """The page of a plan, or of a run's plan with its times (`run_times`). With `other` it compares
-    the two plans. Plans have their predicted times on `machine`; without one those by data sheets,
-    if they are known for the whole plan. `tried` are answers that need the plan's model. Raises
-    ValueError for a run without a known plan, and with `machine` for a plan without shapes."""
-    measured = times(source) if isinstance(source, Recorded) else None
-    plan = source if isinstance(source, Planned) else measured.plan if measured else None
-    assert plan is not None
+    """The page of a plan or a run. With `other` it compares the two plans. Plans have their
+    predicted times on `machine`; without one those by data sheets, if they are known for the whole
+    plan. `tried` are answers that need the plan's model. Raises ValueError for a run without a
+    known plan, and with `machine` for a plan without shapes."""
+    if isinstance(source, Recorded):
+        return render_recording(of_record.of_run(source), machine)
     with collection_paused():
-        cost = None if measured else _cost(plan, machine)
         data: dict[str, Any] = {
-            "plans": [page_data.data(plan, measured, cost, tried)],
+            "plans": [page_data.data(source, None, known_cost(source, machine), tried)],
             "diff": None,
             "view": tried.view if tried else "lanes",
         }
-        if tried is not None and tried.best is not None and _can_be_beside(plan, tried.best.plan):
+        if tried is not None and tried.best is not None and _can_be_beside(source, tried.best.plan):
             after = tried.best.plan
-            beside = page_data.data(after, None, _cost(after, machine))
-            data["beside"] = {"plan": beside, "diff": page_diff.data(plan, after)}
-        line = headline(plan)
+            beside = page_data.data(after, None, known_cost(after, machine))
+            data["beside"] = {"plan": beside, "diff": page_diff.data(source, after)}
+        line = headline(source)
         if other is not None:
-            data["plans"].append(page_data.data(other, None, _cost(other, machine)))
-            data["diff"] = page_diff.data(plan, other)
+            data["plans"].append(page_data.data(other, None, known_cost(other, machine)))
+            data["diff"] = page_diff.data(source, other)
             line = data["diff"]["headline"]
-    title = _title(plan) if other is None else _title_of_two(plan, other)
-    if parts := [part for p in (plan, other) if p is not None and (part := mark(p.capture))]:
+    title = _title(source) if other is None else _title_of_two(source, other)
+    if parts := [part for p in (source, other) if p is not None and (part := mark(p.capture))]:
         title += f": {'; '.join(parts)}"
     verdict = data["plans"][0]["verdict"] if other is None else ""
     return _page(title, line, data, verdict)
@@ -76,19 +72,17 @@ def _can_be_beside(plan: Planned, after: Planned) -> bool:
     return same and max(len(plan.nodes), len(after.nodes)) <= _MOST_BESIDE
 
 
-def _cost(plan: Planned, machine: Machine | None) -> Cost | None:
-    if machine is not None:
-        return cost_of(plan, machine)
-    if plan.capture.source != "scheduler":
-        return None
-    cost = cost_of(plan, Machine.of_sheets({}))
-    return None if n_unknown(cost) else cost
+def render_recording(given: of_record.Recording, machine: Machine | None = None) -> str:
+    """The page of a record or a run. Raises ValueError if it has no plan that can be read."""
+    with collection_paused():
+        told = of_record.data(given, machine)
+    shown = told["drawn"][told["shown"]]
+    data: dict[str, Any] = {"plans": [], "diff": None, "view": "timeline", "recording": told}
+    return _page(told["title"], told["headline"], data, shown["verdict"])
 
 
 def _title(plan: Planned) -> str:
-    names = " + ".join(b.name for b in plan.backends)
-    of = plan.provenance.model_text or counted(len(plan.nodes), "node")
-    return f"Plan of {of} on {names}"
+    return f"Plan of {of_record.what(plan)}"
 
 
 def _title_of_two(before: Planned, after: Planned) -> str:

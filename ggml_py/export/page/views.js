@@ -17,11 +17,12 @@ Object.assign(App.prototype, {
     for (const {name} of this.views) if (!this.get(`${name}-view`)) {
       center.append(el('section.view', {id: `${name}-view`, role: 'tabpanel', 'aria-labelledby': `tab-${name}`, hidden: true}));
     }
-    this.view('lanes');
+    this.usualView = (this.views.find(each => each.name === this.data.view) || this.views[0]).name;
+    this.view(this.usualView);
   },
 
   view(name) {
-    this.shown = this.views.some(view => view.name === name) ? name : 'lanes';
+    this.shown = this.views.some(view => view.name === name) ? name : this.usualView;
     for (const view of this.views) {
       const here = view.name === this.shown, tab = this.get(`tab-${view.name}`);
       this.get(`${view.name}-view`).hidden = !here;
@@ -29,6 +30,7 @@ Object.assign(App.prototype, {
       tab.tabIndex = here ? 0 : -1;
     }
     this.show();
+    if (this.timeline && !this.picked && !this.pickedArrow) details(this);
     this.remember();
   },
 

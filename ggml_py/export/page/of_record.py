@@ -1,0 +1,350 @@
+"""The page's data for a record or a run: its plans as a list, and what ran when.
+
+A page has a bounded size. Not everything of a long record is in it, and it says what is not.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from itertools import pairwise
+from statistics import median
+from typing import Any, NamedTuple
+
+from ...cost.machine import Machine
+from ...trace.names import TOKEN_INPUTS, counted
+from ...trace.planned import Planned
+from ...trace.recorded import (
+    COMPUTE,
+    COPY,
+    DOUBT,
+    MEASURED,
+    NODES,
+    NOT_KNOWN,
+    ComputeRun,
+    Recorded,
+)
+from ..palette import lanes
+from ..predicted_times import known_cost, predicted_times
+from ..run_times import median_of, times
+from ..timeline import GIVE, SCHEDULER, Slice, of_computes
+from . import columns
+from .interning import Table
+
+MOST_NODES = 10_000  # of all plans that are drawn, if it is more than one
+MOST_SLICES = 6_000  # of all computes with their splits, if it is more than one
+MOST_COMPUTES = 10_000  # of a process
+_SLOWEST = 1_000  # of these
+
+
+class Listed(NamedTuple):
+    """A plan of a record or run, for the list."""
+
+    number: int
+    label: str  # "decode of 1"
+    n_tokens: int | None
+    n_nodes: int
+    n_splits: int
+    n_copies: int
+    copy_bytes: int
+    computed: int
+    at_least: bool  # whether it may have been computed more often
+    when: int  # ns since its process began; -1: not known
+    difference: str  # from the plan before it
+    plan: Callable[[], Planned]  # raises ValueError if it is damaged
+
+
+class Program(NamedTuple):
+    """A process of a record; a run has one."""
+
+    name: str  # "llama-bench[4711]"
+    about: tuple[str, ...]
+    plans: tuple[Listed, ...]
+    run: Recorded | None = None
+    numbers: tuple[int, ...] = ()  # of the run's plans, in the list
+
+
+class Recording(NamedTuple):
+    """What the page of a record or run shows."""
+
+    kind: str  # "Record" or "Run"
+    programs: tuple[Program, ...]
+    notes: tuple[str, ...] = ()  # what is wrong with it
+    file: str = ""  # for command lines; "" if there is none
+
+
+def of_run(run: Recorded) -> Recording:
+    """The only program of a run, which knows each plan by its index."""
+    plans = tuple(_listed(run, i) for i in range(len(run.plans)))
+    return Recording("Run", (Program("", (), plans, run, tuple(range(len(plans)))),))
+
+
+def _listed(run: Recorded, i: int) -> Listed:
+    plan, computes = run.plans[i], run.by_plan.get(i, ())
+    first = min((event.start for event in run.events), default=0)
+    tokens = _tokens(plan)
+    label = "plan" if tokens is None else f"{'decode' if tokens == 1 else 'prompt'} of {tokens}"
+    return Listed(
+        i, label, tokens, len(plan.nodes), plan.n_splits, plan.n_inputs,
+        sum(one.nbytes for one in plan.copied), len(computes), False,
+        computes[0].event.start - first if computes else -1, "", lambda: plan,
+    )  # fmt: skip
+
+
+def _tokens(plan: Planned) -> int | None:
+    """Tokens of the batch, by an input with a known name."""
+    for name in TOKEN_INPUTS:
+        for t in plan.leafs:
+            if t.name == name:  # ids are in one row; embeddings have a row for each token
+                return t.ne[0 if t.type == "i32" else 1]
+    return None
+
+
+def data(given: Recording, machine: Machine | None = None) -> dict[str, Any]:
+    """The list, the plans that are drawn, and the timelines. Raises ValueError if no plan can be
+    read."""
+    rows, drawn, damaged, first = _drawn(given, machine)
+    if first is None:
+        why = next(iter(damaged.values()), "it has no plan")
+        raise ValueError(f"there is no plan to draw: {why}")
+    names = ", ".join(dict.fromkeys(program.name for program in given.programs if program.name))
+    return {
+        "title": f"{given.kind} of {names and f'{names}: '}{what(first)}",
+        "file": given.file,
+        "shown": next(iter(drawn)),
+        "notes": [*given.notes, *_left_out(rows, drawn, damaged)],
+        "drawn": drawn,
+        "programs": [
+            {
+                "name": program.name,
+                "about": [*program.about, *_doubts(program)],
+                "plans": [_row(one, damaged) for one in program.plans],
+                "run": None if program.run is None else _run(program, program.run),
+            }
+            for program in given.programs
+        ],
+        "command": f"ggml-py view {shlex.quote(given.file)} --plan N --open" if given.file else "",
+    }
+
+
+def what(plan: Planned) -> str:
+    """What a page is of: the model, and the backends."""
+    of = plan.provenance.model_text or counted(len(plan.nodes), "node")
+    return f"{of} on {' + '.join(b.name for b in plan.backends)}"
+
+
+def _row(one: Listed, damaged: Mapping[int, str]) -> dict[str, Any]:
+    told = one._asdict() | {"plan": None}
+    del told["plan"]
+    return told | {"damaged": damaged.get(one.number, "")}
+
+
+def _spent(program: Program) -> dict[int, int]:
+    """By number of a plan: the ns of all its computes."""
+    if program.run is None:
+        return {}
+    by_plan = program.run.by_plan
+    return {program.numbers[i]: sum(c.ns for c in by_plan[i]) for i in by_plan}
+
+
+def _drawn(
+    given: Recording, machine: Machine | None
+) -> tuple[list[Listed], dict[int, dict[str, Any]], dict[int, str], Planned | None]:
+    """The plans, those that took the most time or were computed most often first; the data of as
+    many as there is room for; why others cannot be read; and the first that is drawn."""
+    order: list[tuple[tuple[int, ...], Listed, Program]] = []
+    for program in given.programs:
+        spent = _spent(program)
+        for one in program.plans:
+            rank = (-spent.get(one.number, 0), -one.computed, one.number)
+            order.append((rank, one, program))
+    order.sort(key=lambda row: row[0])
+    drawn: dict[int, dict[str, Any]] = {}
+    damaged: dict[int, str] = {}
+    n_nodes, first = 0, None
+    for _rank, one, program in order:
+        if drawn and n_nodes + one.n_nodes > MOST_NODES:
+            continue
+        try:
+            plan = one.plan()
+        except ValueError as error:
+            damaged[one.number] = str(error)
+            continue
+        n_nodes += one.n_nodes
+        first = first or plan
+        drawn[one.number] = _plan(plan, one.number, program, machine)
+    return [one for _rank, one, _program in order], drawn, damaged, first
+
+
+def _plan(plan: Planned, number: int, program: Program, machine: Machine | None) -> dict[str, Any]:
+    cost = known_cost(plan, machine)
+    predicted = None if cost is None else predicted_times(cost)
+    run = program.run
+    index = program.numbers.index(number) if number in program.numbers else -1
+    measured = times(run, index) if run is not None and index in run.by_plan else None
+    made = columns.data(plan, measured, None if measured else cost)
+    if cost is not None and predicted is not None:
+        made["predicted"] = {
+            "total": predicted.total,
+            "said": predicted.compute,
+            "splits": [
+                [record.backend, round(1e9 * split.start), round(1e9 * split.end)]
+                for record, split in zip(plan.split_records, cost.splits, strict=True)
+            ],
+        }
+    return made
+
+
+def _left_out(
+    rows: Sequence[Listed], drawn: Mapping[int, Any], damaged: Mapping[int, str]
+) -> Iterator[str]:
+    """What the page does not have, in sentences."""
+    if n := len(rows) - len(drawn) - len(damaged):
+        yield (
+            f"{n} of {counted(len(rows), 'plan')} {'is' if n == 1 else 'are'} only listed: there is"
+            f" room for {MOST_NODES:,} nodes, and the others took more time or were computed more "
+            "often"
+        )
+
+
+def _doubts(program: Program) -> Iterator[str]:
+    """What must be known to read its times."""
+    run = program.run
+    if run is None:
+        return
+    if run.per_op:
+        yield "nodes were computed one by one, which takes longer than together"
+    if run.lost:
+        yield f"{counted(run.lost, 'event was', 'events were')} not kept, so times are missing"
+    simulated = {
+        device.name
+        for plan in run.plans
+        for device in plan.provenance.devices or ()
+        if device.simulated
+    }
+    if simulated:
+        names = ", ".join(sorted(simulated))
+        yield f"{names}: simulated, so these are the times of a CPU that computed in its place"
+    if unknown := sum(c.index < 0 for c in run.computes):
+        yield f"{counted(unknown, 'compute')} without a plan that can be read"
+
+
+# --- what ran when
+
+
+def _run(program: Program, run: Recorded) -> dict[str, Any]:
+    chosen = _chosen(run)
+    numbers = _kept(run.computes, {id(compute) for compute in chosen})
+    kept = [run.computes[i] for i in numbers]
+    strings = Table()
+    slices, tracks = _slices(run, chosen, strings)
+    place = {id(compute): i for i, compute in enumerate(kept)}
+    starts = [c.event.start for c in kept]
+    return {
+        "n": len(run.computes),
+        "number": numbers if len(kept) < len(run.computes) else None,
+        "start": [b - a for a, b in zip([0, *starts], starts, strict=False)],
+        "took": [c.ns for c in kept],
+        "called": [c.event.ns for c in kept],
+        "known": "".join(str(DOUBT.index(c.known)) for c in kept),
+        "plan": [program.numbers[c.index] if c.index >= 0 else -1 for c in kept],
+        "scheduler": [c.event.scheduler for c in kept],
+        "stats": {program.numbers[i]: _stats(run.by_plan[i]) for i in run.by_plan},
+        "slices": {place[id(compute)]: rows for compute, rows in slices},
+        "tracks": tracks,
+        "strings": strings.values(),
+        "per_op": run.per_op,
+    }
+
+
+def _kept(computes: Sequence[ComputeRun], chosen: Collection[int]) -> list[int]:
+    """The places of the chosen ones, the slowest, and others at equal distances, as far as there is
+    room."""
+    if len(computes) <= MOST_COMPUTES:
+        return list(range(len(computes)))
+    by_time = sorted(range(len(computes)), key=lambda i: -computes[i].ns)
+    step = -(-len(computes) // (MOST_COMPUTES - _SLOWEST))
+    kept = {*by_time[:_SLOWEST], *range(0, len(computes), step)}
+    kept.update(i for i, compute in enumerate(computes) if id(compute) in chosen)
+    return sorted(kept)
+
+
+def _stats(computes: Sequence[ComputeRun]) -> dict[str, Any]:
+    """Times of a plan's computes, in ns. `period` is from the begin of one to the next."""
+    ended = [c for c in computes if c.known != NOT_KNOWN]
+    took = sorted(c.ns for c in ended)
+    periods = [
+        b.event.start - a.event.start
+        for a, b in pairwise(computes)
+        if a.event.scheduler == b.event.scheduler and b.event.compute == a.event.compute + 1
+    ]
+    return {
+        "n": len(computes),
+        "unknown": len(computes) - len(ended),
+        "bound": any(c.known != MEASURED for c in ended),
+        "low": took[0] if took else -1,
+        "median": median_of(computes).ns,
+        "high": took[-1] if took else -1,
+        "total": sum(c.ns for c in computes),
+        "period": round(median(periods)) if len(periods) > 1 else -1,
+    }
+
+
+def _chosen(run: Recorded) -> list[ComputeRun]:
+    """The computes whose splits are shown: of each plan the median and the slowest one, then the
+    first and the last, as far as there is room."""
+    by_time = sorted(run.by_plan.values(), key=lambda own: -sum(c.ns for c in own))
+    wanted = [
+        *(pick for own in by_time for pick in (median_of(own), max(own, key=lambda c: c.ns))),
+        *(pick for own in by_time for pick in (own[0], own[-1])),
+    ]
+    found: dict[int, ComputeRun] = {}
+    n = 0
+    for compute in wanted:
+        size = len(compute.events)
+        if id(compute) not in found and (not found or n + size <= MOST_SLICES):
+            found[id(compute)] = compute
+            n += size
+    return sorted(found.values(), key=lambda c: c.event.start)
+
+
+def _slices(
+    run: Recorded, computes: Sequence[ComputeRun], strings: Table
+) -> tuple[list[tuple[ComputeRun, list[Any]]], list[Any]]:
+    """The slices of each compute, with times since its begin, and the tracks."""
+    timeline = of_computes(run, computes)
+    number = {track: i for i, track in enumerate(timeline.tracks)}
+    found: list[tuple[ComputeRun, list[Any]]] = []
+    rest = iter(computes)
+    for one in timeline.slices:
+        if one.what == COMPUTE:
+            found.append((next(rest), []))
+        compute, rows = found[-1]
+        rows.append(_slice(one, number[one.track], compute, strings))
+    colors: dict[str, str] = {}
+    for plan in run.plans:
+        colors.update(zip((b.name for b in plan.backends), lanes(plan), strict=True))
+    tracks = []
+    for track in timeline.tracks:
+        backend = track.name.removesuffix(" copies") if track.kind != SCHEDULER else ""
+        tracks.append([track.scheduler, track.kind, track.name, colors.get(backend, "host")])
+    return found, tracks
+
+
+_WHAT = (COMPUTE, COPY, NODES, "wait", "event_record", "event_wait", GIVE)
+
+
+def _slice(one: Slice, track: int, compute: ComputeRun, strings: Table) -> list[Any]:
+    """track, what, start, ns, known, name, split, and more: of a copy bytes, source and how; of
+    nodes the first and the last."""
+    said = one.details
+    row = [
+        track, _WHAT.index(one.what), one.start - compute.event.start, one.end - one.start,
+        DOUBT.index(one.known), strings.number(one.name), said.get("split", -1),
+    ]  # fmt: skip
+    if one.what == COPY:
+        names = [strings.number(said.get(key, "")) for key in ("from", "by")]
+        row += [said["bytes"], *names]
+    elif one.what == NODES:
+        row += said.get("nodes", [said.get("node", -1)] * 2)
+    return row
