@@ -107,11 +107,14 @@ def data(given: Recording, machine: Machine | None = None) -> dict[str, Any]:
     if first is None:
         why = next(iter(damaged.values()), "it has no plan")
         raise ValueError(f"there is no plan to draw: {why}")
+    shown = next(iter(drawn))
+    label = next(one.label for one in rows if one.number == shown)
     names = ", ".join(dict.fromkeys(program.name for program in given.programs if program.name))
     return {
         "title": f"{given.kind} of {names and f'{names}: '}{what(first)}",
+        "headline": f"Plan {shown}, {label}: {drawn[shown]['headline']}",
         "file": given.file,
-        "shown": next(iter(drawn)),
+        "shown": shown,
         "notes": [*given.notes, *_left_out(rows, drawn, damaged)],
         "drawn": drawn,
         "programs": [
