@@ -19,7 +19,7 @@ from .trace.promise import as_texts as as_texts
 from .typed import typed
 
 if TYPE_CHECKING:
-    from .advice.finding import Finding
+    from .advice.finding import Findings
     from .backends.backend import Backend
     from .backends.device import Device
     from .cost.cost import Cost
@@ -208,9 +208,7 @@ class Plan(Planned):
 
         return diff(self, other, backends)
 
-    def advice(
-        self, min_bytes: int = 1 << 20, machine: Machine | None = None
-    ) -> tuple[Finding, ...]:
+    def advice(self, min_bytes: int = 1 << 20, machine: Machine | None = None) -> Findings:
         """The findings of this plan, the most bytes per evaluation first. With `machine` they are
         ordered by the predicted time of their nodes and copies (`Finding.seconds`).
 
@@ -220,8 +218,9 @@ class Plan(Planned):
         `min_bytes` is not a number of bytes, and with `machine` for a plan without shapes.
         """
         from .advice.all_findings import advice
+        from .advice.finding import Findings
 
-        return advice(self, min_bytes, None if machine is None else self.cost(machine))
+        return Findings(advice(self, min_bytes, None if machine is None else self.cost(machine)))
 
     def text(self) -> str:
         """The plan in the layout of upstream's GGML_SCHED_DEBUG=2, line for line, with the cause

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from ..trace.answers.remedy import Remedy
 from ..trace.facts import Option
+from ..trace.html import text_html
 from ..trace.planned import Planned, PlanTensor, format_bytes
 from ..trace.record import TensorRecord
 from ..trace.units import AtLeast, format_ms, with_bounds
@@ -59,6 +60,9 @@ class Finding:
         """Path of its page in the repository."""
         return f"docs/advice/{self.id}.md"
 
+    def _repr_html_(self) -> str:
+        return text_html(str(self))
+
     def __repr__(self) -> str:
         return f"<Finding {self.id}, {self.severity}: {self.title}>"
 
@@ -93,6 +97,15 @@ class Finding:
             data["seconds"] = self.seconds
         bounded: dict[str, Any] = with_bounds(data)
         return bounded
+
+
+class Findings(tuple[Finding, ...]):
+    """The findings of a plan."""
+
+    __slots__ = ()
+
+    def _repr_html_(self) -> str:
+        return "".join(map(Finding._repr_html_, self)) or text_html("nothing to advise")
 
 
 def capitalised(text: str, plan: Planned) -> str:

@@ -11,10 +11,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..trace.html import table, text_html
 from ..trace.planned import Planned
 from ..trace.record import NODE
 from ..trace.split import SplitInput
-from ..trace.units import format_times
+from ..trace.units import format_time, format_times
 from ..typed import typed
 from .applied import machine_for, stale
 from .assumptions import assumed
@@ -155,6 +156,16 @@ class Cost:
         n, c = len(self.unknown), len(self.missing_copies)
         parts = [f"{n} of {len(self.nodes)} nodes"] * bool(n) + [f"{c} copies"] * bool(c)
         return text + (f"; not known: {' and '.join(parts)}" if parts else "")
+
+    def _repr_html_(self) -> str:
+        """The headline, the time by backend, and the assumptions."""
+        spent: dict[str, float] = {}
+        for split in self.splits:
+            spent[split.backend] = spent.get(split.backend, 0.0) + split.seconds
+        whole = sum(spent.values()) or 1.0
+        rows = [[name, format_time(s), f"{s / whole:.0%}"] for name, s in spent.items()]
+        said = text_html("\n".join([f"{self.headline()} ({self.known_by})", *self.assumed]))
+        return said + table(["backend", "time of its splits", ""], rows)
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON data."""

@@ -8,9 +8,11 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
+from ..trace.html import table, text_html
 from ..trace.layout import EARLIER, OWN, GraphLayout
+from ..trace.names import counted
 from ..trace.plan_tensor import PlanTensor
-from ..trace.planned import Planned
+from ..trace.planned import Planned, format_bytes
 from ..trace.promise import MemoryRow
 from ..trace.record import COPY, ComputeBufferRecord
 from ..typed import typed
@@ -43,6 +45,16 @@ class PlanMemory:
     def __repr__(self) -> str:
         sizes = ", ".join(f"{b.name} {b.size:,}" for b in self.buffers) or self.unknown
         return f"<PlanMemory {sizes}>"
+
+    def _repr_html_(self) -> str:
+        """A row for each compute buffer, and for the tensors that the graph uses besides."""
+        rows = [[b.name, "compute", format_bytes(b.size), f"at most {format_bytes(b.peak)} alive"]
+                for b in self.buffers if b.size]  # fmt: skip
+        rows += [[h.buft, h.what, format_bytes(h.nbytes), counted(len(h.tensors), "tensor")]
+                 for h in self.held]  # fmt: skip
+        return text_html(self.unknown or self.note or repr(self)) + table(
+            ["buffer type", "of", "size", ""], rows
+        )
 
     @cached_property
     def layout(self) -> GraphLayout | None:

@@ -20,9 +20,10 @@ from ..files.reading import open_file, read_file
 from ..files.secrets import hidden
 from ..plan import Plan
 from ..trace.decode import Layouts, Meaning, Records, read
+from ..trace.html import MOST, table, text_html
 from ..trace.names import TOKEN_INPUTS, counted
 from ..trace.pins import NORMS
-from ..trace.planned import Planned
+from ..trace.planned import Planned, format_bytes
 from ..trace.probes import FUSED_OPS, refused_in
 from ..trace.record import OF_PROGRAM, collection_paused
 from ..trace.structs import Columns, Rows, numbers
@@ -541,6 +542,16 @@ class Record:
 
     def __len__(self) -> int:
         return len(self.plans)
+
+    def _repr_html_(self) -> str:
+        """A row for each of the first plans."""
+        rows = [[one.index, str(one.process), one.label, one.n_splits, format_bytes(one.copy_bytes),
+                 one.computed] for one in self.plans[:MOST]]  # fmt: skip
+        more = len(self.plans) - len(rows)
+        said = text_html(repr(self)[1:-1]) + table(
+            ["plan", "process", "kind", "splits", "copied", "computes"], rows
+        )
+        return said + (text_html(f"{more} more") if more else "")
 
     def __repr__(self) -> str:
         return f"<Record {self.path}: {len(self.plans)} plans of {len(self.processes)} processes>"

@@ -13,6 +13,7 @@ from ..boundary.arguments import enum_of as enum_of
 from ..boundary.ffi import NULL, ffi, lib, text
 from ..boundary.handle import Handle
 from ..errors import AbortError, AllocError, ArgumentError, BusyError, GgmlError
+from ..files.foreign import html
 from .convert import TypeLike as TypeLike
 from .convert import type_of as type_of
 from .data import TensorData
@@ -35,6 +36,9 @@ class Tensor(TensorData, OpSettings):
 
     def __hash__(self) -> int:
         return hash(self._ptr)
+
+    def _repr_html_(self) -> str:
+        return f"<code>{html(repr(self))}</code>"
 
     def __repr__(self) -> str:
         if self._context.closed:

@@ -15,6 +15,12 @@ def folded(title: str, inner: str) -> str:
     return f"<details><summary>{html(title)}</summary>{inner}</details>"
 
 
+def text_html(text: str) -> str:
+    """A text of lines: the first one bold, the others as they are aligned."""
+    first, _, rest = text.partition("\n")
+    return f"<div><b>{html(first)}</b>{rest and f'<pre>{html(rest)}</pre>'}</div>"
+
+
 def table(columns: Iterable[object], rows: Iterable[Iterable[object]]) -> str:
     """A table with a head."""
     head = "".join(f'<th style="{_CELL}">{html(str(c))}</th>' for c in columns)

@@ -7,14 +7,17 @@ import hashlib
 import json
 import re
 import sys
+from html import unescape
 from html.parser import HTMLParser
 
 import pytest
 
 import ggml_py as ggml
+from ggml_py.cost.machine import Machine
 from ggml_py.export import formats, rows, run_times
 from ggml_py.export.page import interning, to_html
 from ggml_py.export.page import side_by_side as page_diff
+from ggml_py.files.foreign import visible
 from ggml_py.trace import reference
 from ggml_py.trace.names import layer_in
 from ggml_py.trace.record import Capture
@@ -398,6 +401,26 @@ def test_what_a_notebook_shows_is_small_and_escaped(world, name):
     assert "<img" not in diff and len(diff) < 60_000
     run = ran(plan)._repr_html_()
     assert "3 computes" in run and "<img" not in run and len(run) < 30_000
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_answers_in_a_notebook(world, name):
+    """The same text as `str`, escaped."""
+    plan = world[name]
+    answers = [*plan.advice()]
+    for node in plan.nodes[:3]:
+        answers.append(plan.explain(node.id))
+        for backend in plan.backends if plan.capture.source == "scheduler" else ():
+            if backend.name != node.backend:
+                answers.append(plan.why_not(node.id, backend.name))
+    for answer in answers:
+        shown = re.sub(r"<[^>]*>", "", answer._repr_html_())
+        assert unescape(shown) == visible(str(answer)).replace("\n", "", 1)
+    shown = [plan.advice(), plan.memory]
+    if plan.capture.source == "scheduler":
+        shown.append(plan.cost(Machine.of_sheets({})))
+    for text in (each._repr_html_() for each in shown):
+        assert "<img" not in text and "<script" not in text and len(text) < 60_000
 
 
 # --- the command line

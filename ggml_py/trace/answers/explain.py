@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from .. import causes
 from ..cause import is_for_pipeline, pass_of, sentence, unknown_cause
 from ..causes import MEMORY
+from ..html import text_html
 from ..names import counted, joined, label, memory, quoted, signature
 from ..planned import format_bytes
 from ..planning import reference_of
@@ -99,6 +100,9 @@ class Explanation:
         """The origin of the chain: "weight's buffer", "buffer", "input flag", "pin", "unsupported
         op", "no neighbour" or "unknown"."""
         return next((link.root for link in self.links if link.root), UNKNOWN)
+
+    def _repr_html_(self) -> str:
+        return text_html(str(self))
 
     def __repr__(self) -> str:
         return f"<Explanation of {label(self.subject)}: {self.headline}>"

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ...typed import typed
+from ..html import text_html
 from ..names import label, quoted, signature
 from ..planning import reference_of
 from ..record import NODE
@@ -128,6 +129,9 @@ class WhyNot:
         if self.is_there:
             return f"{label(self.subject)} is on {self.backend}"
         return str(self.reasons[0]) if self.reasons else self.notes[0]
+
+    def _repr_html_(self) -> str:
+        return text_html(str(self))
 
     def __repr__(self) -> str:
         ids = ", then ".join(reason.id for reason in self.reasons)
