@@ -2,9 +2,13 @@
 
 const KEYS = [
   ['← →', 'previous node, next node'], ['Shift ← →', 'move the lanes'], ['+ −', 'zoom'], ['0', 'show everything'],
-  ['/', 'search'], ['n p', 'next, previous match'], ['f', 'fold or unfold all layers'], ['l', 'fold or unfold the node’s layer'],
+  ['/ Ctrl-K', 'search'], ['n p', 'next, previous match'], ['f', 'fold or unfold all layers'], ['l', 'fold or unfold the node’s layer'],
   ['[ ]', 'previous pass, next pass'], ['t', 'table or lanes'], ['Enter', 'go to the node’s details'],
   ['d', 'light or dark'], ['c', 'copy the link to what is shown'], ['Esc', 'clear'], ['?', 'this list'],
+];
+const SEARCH = [
+  ['rope blk.3', 'both, in the name or op, or in the name of a weight that the node reads'], ['"two words" /^k.*-[0-9]$/', 'with spaces; a regular expression'],
+  ['op:mul_mat on:gpu0 cause:1.wgt name:ffn', 'one of these'], ['layer:3-7', 'layers'], ['-op:view', 'not that'], ['#95', 'a number'],
 ];
 
 Object.assign(App.prototype, {
@@ -64,6 +68,8 @@ Object.assign(App.prototype, {
     const help = this.get('help');
     help.replaceChildren(el('h2', {}, 'Keys'), el('dl', {}, ...KEYS.flatMap(([key, what]) =>
       [el('dt', {}, el('kbd', {}, key)), el('dd', {}, what)])),
+      el('h2', {}, 'Search'), el('dl', {}, ...SEARCH.flatMap(([text, what]) =>
+        [el('dt', {}, el('code', {}, text)), el('dd', {}, what)])),
       el('p.small', {}, 'Wheel: zoom. Drag: move. Click a layer’s number to fold it, or an arrow to see what is copied.'),
       el('form', {method: 'dialog'}, el('button', {}, 'Close')));
     this.get('help-button').onclick = () => help.showModal();
@@ -163,6 +169,11 @@ Object.assign(App.prototype, {
 
   keys() {
     document.addEventListener('keydown', event => {
+      if ((event.ctrlKey || event.metaKey) && event.key.toLowerCase() === 'k' && !this.get('help').open) {
+        event.preventDefault();
+        this.get('search').select();
+        return;
+      }
       if (event.ctrlKey || event.metaKey || event.altKey || this.get('help').open) return;
       const typing = event.target.closest('input[type="search"], select, textarea, input[type="range"]');
       if (typing && event.key !== 'Escape') return;

@@ -164,23 +164,21 @@ class App {
   }
 
   filter() {
-    const {text, backend, op, cause} = this.filters, words = text.toLowerCase().trim();
-    const number = /^#\d+$/.test(words) ? Number(words.slice(1)) : -1;
-    this.filtered = Boolean(words || backend || op || cause || this.chosen);
+    const {text, backend, op, cause} = this.filters, query = new Query(text), found = query.over(this.plans);
+    this.filtered = Boolean(query.problem || query.terms.length || backend || op || cause || this.chosen);
     let n = 0, all = 0;
     this.plans.forEach((plan, p) => {
       for (let t = 0; t < plan.n; t++) {
         const fits = (!this.chosen || this.chosen.sets[p].has(t))
           && (!backend || plan.backendName(plan.backend[t]) === backend)
-          && (!op || plan.op(t) === op) && (!cause || plan.cause(t) === cause)
-          && (!words || (number >= 0 ? t === number
-            : plan.label(t).toLowerCase().includes(words) || plan.op(t).toLowerCase().includes(words)));
+          && (!op || plan.op(t) === op) && (!cause || plan.cause(t) === cause) && found(p, t);
         this.match[p][t] = fits;
         n += fits;
       }
       all += plan.n;
     });
-    this.get('found').textContent = this.filtered ? `${n} of ${all}` : plural(all, 'node');
+    this.get('search').setAttribute('aria-invalid', String(Boolean(query.problem)));
+    this.get('found').textContent = query.problem || (this.filtered ? `${n} of ${all}` : plural(all, 'node'));
     this.get('chosen').hidden = !this.chosen;
     this.get('chosen').firstChild.textContent = this.chosen?.name || '';
     this.table.fill();

@@ -24,8 +24,8 @@ from .first_screen import Tried
 from .whole import whole
 
 SCRIPTS = (
-    "plan", "axis", "lanes", "minimap", "glance", "details", "table", "main", "views", "layers",
-    "memory", "address", "timeline", "rail", "events",
+    "plan", "search", "axis", "lanes", "minimap", "glance", "details", "table", "main", "views",
+    "layers", "memory", "address", "timeline", "rail", "events",
 )  # fmt: skip
 
 
