@@ -122,3 +122,79 @@ def test_fingers(open_page):
     page.evaluate("page.lanes.show(0, 200)")
     click(page, 200)  # fingers that were lifted are forgotten
     assert picked(page) == 200
+
+
+def scale(page):
+    return page.evaluate("page.lanes.scale")
+
+
+def test_keys_and_buttons_zoom_and_move(open_page):
+    page = open_page("fallback")
+    whole = scale(page)
+    for larger, smaller in (("w", "s"), ("+", "-")):
+        page.keyboard.press(larger)
+        assert scale(page) > whole
+        at = middle(page)
+        page.keyboard.press("d")
+        right = middle(page)
+        page.keyboard.press("a")
+        assert right > at + 1 and middle(page) == pytest.approx(at)
+        page.keyboard.press(smaller)
+        assert scale(page) == pytest.approx(whole)
+    dark = page.evaluate("document.documentElement.dataset.theme")
+    page.keyboard.press("m")
+    assert page.evaluate("document.documentElement.dataset.theme") != dark
+    page.fill("#search", "wasd")  # written, not done
+    page.press("#search", "d")
+    assert scale(page) == pytest.approx(whole)
+    page.click("#zoom-in")
+    assert scale(page) > whole
+    page.click("#zoom-all")
+    assert scale(page) == whole
+    page.click("#zoom-in")
+    page.click("#zoom-out")
+    assert scale(page) == pytest.approx(whole)
+    page.mouse.move(page.locator("#lanes").bounding_box()["x"] + 300, 500)
+    under = "page.lanes.position(300)"
+    at = page.evaluate(under)
+    page.evaluate("document.activeElement.blur()")
+    page.keyboard.press("w")  # around the pointer
+    assert scale(page) > whole and page.evaluate(under) == pytest.approx(at)
+
+
+def shown_positions(page):
+    return page.evaluate("[page.lanes.position(92), page.lanes.position(page.lanes.width)]")
+
+
+def test_a_box_is_zoomed_to(open_page):
+    page = open_page("fallback")
+    box = page.locator("#lanes").bounding_box()
+    y = box["y"] + 100
+    expected = page.evaluate("[page.lanes.position(300), page.lanes.position(500)]")
+    page.keyboard.down("Shift")
+    page.mouse.move(box["x"] + 500, y)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 300, y + 30, steps=5)  # from right to left, too
+    assert page.evaluate("page.lanes.box") == [500, 300]
+    page.mouse.up()
+    page.keyboard.up("Shift")
+    assert shown_positions(page) == pytest.approx(expected, abs=0.01)
+    assert picked(page) is None and page.evaluate("page.lanes.box") is None
+
+
+def test_zoom_to_what_is_picked_or_found(open_page):
+    page = open_page("fallback")
+    page.fill("#search", "layer:2-3")
+    page.evaluate("document.activeElement.blur()")
+    page.keyboard.press("z")
+    assert shown_positions(page) == pytest.approx([19, 41], abs=0.1)  # nodes 20 to 39, and a little
+    click(page, 30)
+    page.keyboard.press("z")
+    assert shown_positions(page) == pytest.approx([27, 34], abs=0.1)
+    page.keyboard.press("Escape")
+    page.keyboard.press("z")  # nothing is picked or found
+    assert shown_positions(page) == pytest.approx([27, 34], abs=0.1)
+    page.evaluate("page.pick(0, page.plans[0].n + 7, true)")  # a weight is where it is read
+    page.keyboard.press("z")
+    at = page.evaluate("page.plans[0].readers(page.plans[0].n + 7)[0]")
+    assert shown_positions(page) == pytest.approx([at - 3, at + 4], abs=0.1)

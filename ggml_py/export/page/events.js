@@ -1,10 +1,11 @@
 // Clicks, keys, the pointer, printing.
 
 const KEYS = [
-  ['← →', 'previous node, next node'], ['Shift ← →', 'move the lanes'], ['+ −', 'zoom'], ['0', 'show everything'],
+  ['← →', 'previous node, next node'], ['w s', 'zoom (also + −)'], ['a d', 'move the lanes (also Shift ← →)'],
+  ['z', 'zoom to what is picked or found'], ['0', 'show everything'],
   ['/ Ctrl-K', 'search'], ['n p', 'next, previous match'], ['f', 'fold or unfold all layers'], ['l', 'fold or unfold the node’s layer'],
   ['[ ]', 'previous pass, next pass'], ['t', 'table or lanes'], ['Enter', 'go to the node’s details'],
-  ['d', 'light or dark'], ['c', 'copy the link to what is shown'], ['Esc', 'clear'], ['?', 'this list'],
+  ['m', 'light or dark'], ['c', 'copy the link to what is shown'], ['Esc', 'clear'], ['?', 'this list'],
 ];
 const SEARCH = [
   ['rope blk.3', 'both, in the name or op, or in the name of a weight that the node reads'], ['"two words" /^k.*-[0-9]$/', 'with spaces; a regular expression'],
@@ -63,6 +64,9 @@ Object.assign(App.prototype, {
     };
     this.get('fold').onchange = event => this.foldAll(event.target.checked);
     this.get('stage').oninput = event => this.setStage(Number(event.target.value));
+    this.get('zoom-out').onclick = () => this.lanes.zoom(1 / 1.5);
+    this.get('zoom-in').onclick = () => this.lanes.zoom(1.5);
+    this.get('zoom-all').onclick = () => this.lanes.fit();
     this.get('theme').onclick = () => this.theme();
     this.get('link').onclick = () => this.copyLink();
     const help = this.get('help');
@@ -70,7 +74,7 @@ Object.assign(App.prototype, {
       [el('dt', {}, el('kbd', {}, key)), el('dd', {}, what)])),
       el('h2', {}, 'Search'), el('dl', {}, ...SEARCH.flatMap(([text, what]) =>
         [el('dt', {}, el('code', {}, text)), el('dd', {}, what)])),
-      el('p.small', {}, 'Wheel: zoom. Drag: move. Click a layer’s number to fold it, or an arrow to see what is copied.'),
+      el('p.small', {}, 'Wheel: zoom. Drag: move. Shift and drag: zoom to a box. Click a layer’s number to fold it, or an arrow to see what is copied.'),
       el('form', {method: 'dialog'}, el('button', {}, 'Close')));
     this.get('help-button').onclick = () => help.showModal();
     window.addEventListener('beforeprint', () => this.print());
@@ -93,6 +97,7 @@ Object.assign(App.prototype, {
       if (event.isPrimary) fingers.clear();
       fingers.set(event.pointerId, at(event));
       from = {x: event.clientX, moved: fingers.size > 1};
+      this.lanes.box = event.shiftKey && at(event)[0] > GUTTER ? [at(event)[0], at(event)[0]] : null;
       canvas.setPointerCapture(event.pointerId);
     });
     canvas.addEventListener('pointermove', event => {
@@ -104,10 +109,16 @@ Object.assign(App.prototype, {
         this.lanes.zoom(now.far / before.far, now.x);
         return;
       }
+      this.lanes.pointer = event.pointerType === 'mouse' ? Math.max(at(event)[0], GUTTER) : undefined;
       if (from && event.buttons) {
         const by = from.x - event.clientX;
         if (Math.abs(by) > 3 || from.moved) {
           from.moved = true;
+          if (this.lanes.box) {
+            this.lanes.box[1] = Math.max(at(event)[0], GUTTER);
+            this.moved();
+            return;
+          }
           from.x = event.clientX;
           canvas.classList.add('panning');
           tip.hidden = true;
@@ -117,7 +128,10 @@ Object.assign(App.prototype, {
       }
       this.tip(tip, event, this.lanes.hit(...at(event)));
     });
-    canvas.addEventListener('pointerleave', () => { tip.hidden = true; });
+    canvas.addEventListener('pointerleave', () => {
+      tip.hidden = true;
+      this.lanes.pointer = undefined;
+    });
     const lift = event => {
       fingers.delete(event.pointerId);
       canvas.classList.remove('panning');
@@ -125,9 +139,15 @@ Object.assign(App.prototype, {
       from = fingers.size ? {x: [...fingers.values()][0][0] + canvas.getBoundingClientRect().left, moved: true} : null;
       return dragged;
     };
-    canvas.addEventListener('pointercancel', lift);
+    canvas.addEventListener('pointercancel', event => {
+      lift(event);
+      this.lanes.box = null;
+      this.moved();
+    });
     canvas.addEventListener('pointerup', event => {
-      const dragged = lift(event);
+      const dragged = lift(event), {box} = this.lanes;
+      this.lanes.box = null;
+      if (dragged && box) this.lanes.zoomTo(...box.map(x => this.lanes.position(x)).sort((a, b) => a - b));
       if (dragged) return;
       const hit = this.lanes.hit(...at(event));
       if (!hit) this.unpick();
@@ -143,6 +163,23 @@ Object.assign(App.prototype, {
       if (Math.abs(event.deltaX) > Math.abs(event.deltaY) || event.shiftKey) this.lanes.pan(event.deltaX || event.deltaY);
       else this.lanes.zoom(Math.exp(-event.deltaY * (event.deltaMode ? 0.05 : 0.0022)), at(event)[0]);
     }, {passive: false});
+  },
+
+  // The nodes that are picked, or else those that the filters leave.
+  zoomToSelected() {
+    const {axis, picked, pickedArrow} = this, nodes = [];
+    if (pickedArrow) {
+      const plan = this.plans[pickedArrow.p];
+      for (const copy of pickedArrow.arrow.copies) nodes.push([pickedArrow.p, plan.splits[copy.split].start], [pickedArrow.p, plan.splits[copy.split].end - 1]);
+    } else if (picked) nodes.push([picked.p, this.placeOf(picked.p, picked.t)]);
+    else if (this.filtered) this.match.forEach((match, p) => match.forEach((fits, t) => fits && nodes.push([p, t])));
+    const shown = nodes.filter(([, t]) => t !== undefined);
+    if (!shown.length) return;
+    const from = shown.reduce((least, [p, t]) => Math.min(least, axis.start(p, t)), Infinity);
+    const to = shown.reduce((most, [p, t]) => Math.max(most, axis.end(p, t)), 0);
+    const beside = (to - from) * (shown.length > 1 ? 0.05 : 3);
+    this.lanes.zoomTo(from - beside, to + beside);
+    this.lanes.scrollTo(...shown[0]);
   },
 
   tip(tip, event, hit) {
@@ -185,6 +222,7 @@ Object.assign(App.prototype, {
       else {
         const doing = {
           '+': () => lanes.zoom(1.5), '=': () => lanes.zoom(1.5), '-': () => lanes.zoom(1 / 1.5), 0: () => lanes.fit(),
+          w: () => lanes.zoom(1.2), s: () => lanes.zoom(1 / 1.2), a: () => lanes.pan(-80), d: () => lanes.pan(80), z: () => this.zoomToSelected(),
           '/': () => this.get('search').focus(), n: () => this.step(1), p: () => this.step(-1),
           l: () => {
             const layer = this.picked ? this.plans[this.picked.p].layer[this.picked.t] : -1;
@@ -193,7 +231,7 @@ Object.assign(App.prototype, {
           f: () => this.axis.runs.length && this.foldAll(!this.get('fold').checked),
           '[': () => this.setStage(this.stage - 1), ']': () => this.setStage(this.stage + 1),
           t: () => this.view(this.shown === 'table' ? 'lanes' : 'table'),
-          d: () => this.theme(), c: () => this.copyLink(), '?': () => this.get('help').showModal(),
+          m: () => this.theme(), c: () => this.copyLink(), '?': () => this.get('help').showModal(),
           Enter: () => event.target.closest('button, summary') || this.get('details').focus(),
           Escape: () => {
             this.clear();

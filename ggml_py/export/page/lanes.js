@@ -12,6 +12,7 @@ class Lanes {
     this.context = canvas.getContext('2d');
     this.x0 = 0;         // the position at the left edge
     this.scale = 1;      // pixels per position
+    this.box = null;     // from where to where a box is drawn
     this.colors = {};
     this.arrows = app.plans.map(arrowsOf);
     new ResizeObserver(() => this.resize()).observe(canvas);
@@ -52,13 +53,20 @@ class Lanes {
     this.app.moved();
   }
 
-  zoom(factor, at = (this.width + GUTTER) / 2) {
-    const here = this.x0 + (at - GUTTER) / this.scale;
+  // By keys around the pointer, if it is on the lanes.
+  zoom(factor, at = this.pointer ?? (this.width + GUTTER) / 2) {
+    const here = this.position(at);
     const scale = Math.min(Math.max(this.scale * factor, this.fitScale()), 160);
     this.view(here - (at - GUTTER) / scale, scale);
   }
 
   pan(pixels) { this.view(this.x0 + pixels / this.scale, this.scale); }
+
+  // Shows these positions as wide as possible.
+  zoomTo(from, to) {
+    const room = this.width - GUTTER, scale = Math.min(Math.max(room / Math.max(to - from, 1e-9), this.fitScale()), 160);
+    this.view((from + to - room / scale) / 2, scale);
+  }
 
   // Brings a node into view, wide enough to read.
   show(p, t) {
@@ -80,6 +88,7 @@ class Lanes {
     if (top < RULER || bottom > innerHeight) window.scrollBy(0, top < RULER ? top - RULER : bottom + 8 - innerHeight);
   }
 
+  position(x) { return this.x0 + (x - GUTTER) / this.scale; }
   x(position) { return GUTTER + (position - this.x0) * this.scale; }
 
   // The lanes from top to bottom: {p, backend, y, h} (y: where nodes begin), and titles of plans.
@@ -145,6 +154,13 @@ class Lanes {
     });
     this.selection(layout);
     this.ruler(layers);
+    if (this.box) {
+      const [from, to] = [Math.min(...this.box), Math.max(...this.box)];
+      g.fillStyle = c.accent;
+      g.globalAlpha = 0.2;
+      g.fillRect(from, 0, to - from, this.height);
+      g.globalAlpha = 1;
+    }
     g.restore();
     this.gutter(layout);
   }
@@ -481,7 +497,7 @@ class Lanes {
     }
     const axis = this.app.axis, row = this.laid.rows.find(r => r.y - HEAD <= y && y <= r.y + r.h + 3);
     if (row) {
-      const slot = axis.slotAt(this.x0 + (x - GUTTER) / this.scale), plan = this.app.plans[row.p];
+      const slot = axis.slotAt(this.position(x)), plan = this.app.plans[row.p];
       let best = null;   // views are narrow, and nodes of other lanes are in between
       for (let s = Math.max(0, slot - 60); s <= Math.min(axis.n - 1, slot + 60); s++) {
         const t = axis.nodeAt[row.p][s];

@@ -120,17 +120,20 @@ class App {
     this.picked = {p, t};
     this.pickedArrow = null;
     const plan = this.plans[p];
-    if (plan.isNode(t)) this.lanes.show(p, t);
-    else if (center) {   // a leaf is shown where it is read
-      const at = plan.isCopy.has(t) ? plan.splits[plan.isCopy.get(t).split].start : plan.readers(t)[0];
-      if (at !== undefined) this.lanes.show(p, at);
-    }
+    const at = this.placeOf(p, t);
+    if (at !== undefined && (plan.isNode(t) || center)) this.lanes.show(p, at);
     details(this);
     this.table.show(this.picked);
     this.say(`${plan.label(t)}, ${plan.op(t)}, on ${plan.backendName(plan.backend[t])}, ${plan.cause(t) || 'no cause'}`
       + (plan.offOf[t] ? `, off ${plan.offOf[t].device}: ${plan.offOf[t].text}` : ''));
     this.moved();
     this.remember(true);
+  }
+
+  // The node itself, or where a leaf or a copy is read first.
+  placeOf(p, t) {
+    const plan = this.plans[p];
+    return plan.isNode(t) ? t : plan.isCopy.has(t) ? plan.splits[plan.isCopy.get(t).split].start : plan.readers(t)[0];
   }
 
   pickArrow(hit) {

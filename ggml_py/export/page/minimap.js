@@ -69,9 +69,5 @@ class Minimap {
     g.globalAlpha = 1;
     g.strokeStyle = c.accent;
     g.strokeRect(x + 0.5, 1.5, Math.max(w - 1, 2), this.height - 3);
-    g.fillStyle = c.soft;
-    g.font = FONT;
-    g.textBaseline = 'middle';
-    g.fillText('all', 18, this.height / 2);
   }
 }
