@@ -11,6 +11,7 @@ from ggml_py.files.kinds import N_HEAD, RECORD, kind_of
 from ggml_py.trace.names import counted
 
 PAGE = "/tmp/ggml-py-page.html"
+WHOLE = ""  # in place of a plan's number
 
 
 def ran(*words):
@@ -27,8 +28,8 @@ def ran(*words):
 
 
 def answer(name, number=None):
-    """A file's verdict and page, as JSON. Of a record, the page is of the plan with that number,
-    at first of the most computed one. `error` is there in place of them."""
+    """A file's verdict and page, as JSON. A record has a page, and so has its plan with that
+    number. `error` is there in place of them."""
     name = f"./{name}" if name.startswith("-") else name  # it is no option
     with Path(name).open("rb") as file:
         is_record = kind_of(file.read(N_HEAD)) is RECORD
@@ -40,9 +41,10 @@ def answer(name, number=None):
         if is_record:
             _status, listed, _notes = ran("view", name, "--json")
             plans = json.loads(listed)["plans"]
-            found["plans"] = [(plan["plan"], _said(plan)) for plan in plans]
-            number = max(plans, key=lambda plan: plan["computed"])["plan"]
-    chosen = ("--plan", str(number)) if is_record else ()
+            found["plans"] = [(WHOLE, "the whole record")]
+            found["plans"] += [(plan["plan"], _said(plan)) for plan in plans]
+        number = WHOLE
+    chosen = () if number == WHOLE else ("--plan", str(number))
     status, _out, notes = ran("view", name, *chosen, "-o", PAGE, "--force")
     if status:
         return _error(notes)

@@ -29,7 +29,7 @@ function show({ error, verdict, plans, number, page, notes }, name) {
     if (verdict) {
         at("verdict").textContent = verdict;
         at("plans").replaceChildren(...plans.map(([plan, text]) => new Option(text, plan)));
-        at("which").hidden = plans.length < 2;
+        at("which").hidden = plans.length < 3;
     }
     at("plans").value = number;
     at("notes").textContent = notes;
@@ -63,8 +63,8 @@ worker.onerror = () => {
 
 for (const id of ["choose", "again"]) at(id).onchange = (event) => open(event.target.files[0]);
 at("plans").onchange = (event) => {
-    state("The plan is drawn …");
-    worker.postMessage({ number: Number(event.target.value) });
+    state("The page is drawn …");
+    worker.postMessage({ number: event.target.value });
 };
 addEventListener("dragover", (event) => {
     event.preventDefault();

@@ -55,6 +55,8 @@ class Slice(NamedTuple):
     end: int  # ns
     details: dict[str, Any]
     known: str = MEASURED
+    # ns: what nodes took at most. The slice may be shorter, as it ends where the next ones began.
+    most: int = -1
 
 
 class Flow(NamedTuple):
@@ -180,7 +182,7 @@ def _compute(
         if each.kind in (WAIT, RECORD, QUEUE_WAIT):
             name, said = _sync(each, backends)
             rows.add(own, name, each.kind, each.start, each.end, said)
-    done: list[tuple[frozenset[int], int]] = []  # nodes, by id, and their slice
+    made: dict[int, list[int]] = {}  # by the id of a node: its slices
     for split in compute.splits:
         copies = [(copy, _copy(rows, compute, copy)) for copy in split.copies]
         for i, nodes in enumerate(split.nodes):
@@ -196,17 +198,18 @@ def _compute(
                 name, details = node.name or node.op, _node_details(plan, node.id)
             if fused := compute._fused(nodes):
                 details["fused"] = [" + ".join(n.name or n.op for n in group) for group in fused]
-            known = split.known[i]
+            known, bound = split.known[i], -1
             if known != MEASURED:  # the caller's part is known
                 rows.add(own, f"give {name} to {split.backend}", GIVE, nodes.start, nodes.end, {})
-                most = f"at most {(split.done[i] - nodes.start) / 1000:.1f} µs"
-                took = most if known == AT_MOST else "an unknown time"
+                bound = split.done[i] - nodes.start if known == AT_MOST else -1
+                took = f"at most {bound / 1000:.1f} µs" if bound >= 0 else "an unknown time"
                 details["took"] = took  # the slice also ends where the next nodes were given
                 name = f"{name}, {took}"
-            at = rows.add(track, name, NODES, nodes.start, until, details, known)
+            at = rows.add(track, name, NODES, nodes.start, until, details, known, bound)
             for copy, slice_ in copies if i == 0 else ():
-                rows.flows.append(Flow(copy.name, (*_made(done, copy), slice_, at)))
-            done.append((frozenset(node.id for node in given), at))
+                rows.flows.append(Flow(copy.name, (*_made(made, copy), slice_, at)))
+            for node in given:
+                made.setdefault(node.id, []).append(at)
             _levels(rows, event.scheduler, live, nodes.first, nodes.last, nodes.start, until)
 
 
@@ -240,13 +243,13 @@ def _sync(event: RunEvent, backends: tuple[str, ...]) -> tuple[str, dict[str, An
     return f"wait for {backend}" if event.backend >= 0 else "wait", details
 
 
-def _made(done: list[tuple[frozenset[int], int]], copy: CopyRun) -> tuple[int, ...]:
+def _made(made: Mapping[int, Sequence[int]], copy: CopyRun) -> Sequence[int]:
     """The slices of the nodes that made what is copied; none for an input."""
     if copy.input is None:
         return ()
     tensor = copy.input.tensor.record
     id_ = tensor.view_src if tensor.view_src >= 0 else tensor.id
-    return tuple(at for nodes, at in done if id_ in nodes)
+    return made.get(id_, ())
 
 
 def _node_details(plan: Planned, id_: int) -> dict[str, Any]:

@@ -140,6 +140,9 @@ class SplitRun:
         return min(e.start for e in (*(c.event for c in self.copies), *self.nodes))
 
 
+_WORK = (COPY, NODES)
+
+
 @dataclass(frozen=True)
 class ComputeRun:
     """One compute of one scheduler."""
@@ -158,26 +161,30 @@ class ComputeRun:
         """The plan of the computed graph; None if it could not be read."""
         return None if self.index < 0 else self.run.plans[self.index]
 
-    @property
+    @cached_property
     def end(self) -> int:
         """When everything was known to be done, ns."""
-        return max((self.event.end, *(split.end for split in self.splits)))
+        at, own = self.run._ends.at, [(i, e) for i, e in self.events if e.split >= 0]
+        done = [at.get(i, e.end) if e.kind == NODES else e.end for i, e in own if e.kind in _WORK]
+        return max((self.event.end, *done))
 
     @property
     def ns(self) -> int:
         """How long it took, until everything was known to be done."""
         return self.end - self.event.start
 
-    @property
+    @cached_property
     def known(self) -> str:
         """How well `ns` is known: "measured"; "at most" if its last nodes were done by then; "not
         known" if nothing waited for some of its nodes, so that it may have taken longer."""
-        last = {MEASURED}
-        for split in self.splits:
-            for done, known in zip(split.done, split.known, strict=True):
-                if known == NOT_KNOWN or (known == AT_MOST and done > self.event.end):
-                    last.add(known)
-        return max(last, key=DOUBT.index)
+        ends, worst = self.run._ends, MEASURED
+        for i, event in self.events:
+            known = ends.known(i) if event.kind == NODES else MEASURED
+            if known == NOT_KNOWN:
+                return NOT_KNOWN
+            if known == AT_MOST and ends.at[i] > self.event.end:
+                worst = AT_MOST
+        return worst
 
     @cached_property
     def splits(self) -> tuple[SplitRun, ...]:

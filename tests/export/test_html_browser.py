@@ -358,7 +358,7 @@ def test_a_run_in_measured_time(made, open_page):
     one, two = (page.evaluate(f"({width})({split.start + i})") for i in (0, 1))
     assert two == pytest.approx(2 * one)  # it took twice as long
     text = page.inner_text("#glance")
-    assert "compute 1 of 3, the median of the 3 with this plan" in text
+    assert "compute 2 of 3, the median of the 3 with this plan" in text
     page.evaluate(f"page.pick(0, {split.start + 1}, true)")
     assert "4.0 µs" in details(page)
     page.select_option("#axis", "order")

@@ -111,8 +111,11 @@ def test_a_record_shows_its_plans(page, made, monkeypatch):
     assert opened(page, made / "r.ggrec") == "" and page.is_visible("#which")
     assert page.text_content("#verdict") == ok("check", "r.ggrec")
     most = max(record, key=lambda one: one.computed)
-    assert inside(page).inner_text("#headline") == most.plan.headline()
-    assert page.locator("#plans option").count() == len(record)
+    assert inside(page).inner_text("#headline").endswith(f": {most.plan.headline()}")
+    assert inside(page).locator("#rail .plan").count() == len(record)
+    assert page.locator("#plans option").count() == len(record) + 1
+    inside(page).click(f"#rail .plan >> nth={len(record) - 1}")  # without the network or a history
+    assert inside(page).inner_text("#headline").endswith(record.plans[-1].plan.headline())
     other = next(one for one in record if one.plan.headline() != most.plan.headline())
     page.select_option("#plans", str(other.index))
     until(page, "document.getElementById('state').textContent === ''")

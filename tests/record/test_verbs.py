@@ -9,7 +9,7 @@ import pytest
 
 from ggml_py.record import stream
 
-from ..support.cli_runs import fails, ok, run
+from ..support.cli_runs import BLOCKED, fails, ok, run
 from ..support.own_records import recorded
 from ..support.record_mutator import written
 
@@ -51,6 +51,28 @@ def test_explain_why_not_diff_sweep(path):
     assert done.returncode == 1 and "nodes" in done.stdout
     assert "plan 0 (other) → 1 (other)" in ok("sweep", path)
     assert "only apply to a model" in fails("sweep", path, "-ngl", 1, code=2)
+
+
+def test_a_record_has_a_page(path, tmp_path):
+    said = run("view", path, "-o", tmp_path / "r.html", command=BLOCKED)
+    assert (said.returncode, said.stderr) == (0, f"{tmp_path / 'r.html'}: 2 plans\n")
+    text = (tmp_path / "r.html").read_text("utf-8")
+    assert "<title>Record of python" in text and '"slices":{' in text
+    assert "already exists" in fails("view", path, "-o", tmp_path / "r.html")
+    ok("view", path, "--run", "-o", tmp_path / "r.html", "--force")  # the same
+    assert (tmp_path / "r.html").read_text("utf-8") == text
+    ok("view", path, "--plan", 0, "-o", tmp_path / "p.html")
+    assert "<title>Plan of" in (tmp_path / "p.html").read_text("utf-8")
+    assert "choose one with --plan N" in fails("view", path, "-o", tmp_path / "r.json", code=2)
+
+
+def test_a_record_without_times_has_no_page_of_them(tmp_path):
+    recorded(tmp_path / "p.ggrec")
+    error = fails("view", tmp_path / "p.ggrec", "--run", "-o", tmp_path / "r.html")
+    assert "has no measured times" in error and not (tmp_path / "r.html").exists()
+    ok("view", tmp_path / "p.ggrec", "-o", tmp_path / "r.html")
+    text = (tmp_path / "r.html").read_text("utf-8")
+    assert "no times: `ggml-py record --run` records them" in text
 
 
 def test_a_plan_of_a_record_is_saved_and_drawn(path, tmp_path):

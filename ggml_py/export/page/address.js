@@ -39,7 +39,8 @@ Object.assign(App.prototype, {
     if (this.recording) {
       const asked = key => /^\d+$/.test(parts.get(key) || '') ? Number(parts.get(key)) : undefined;
       const number = asked('plan') ?? this.recording.shown;
-      this.openPlan(this.listed(number) ? number : this.recording.shown, asked('compute'));
+      const known = this.listed(number) ? number : this.recording.shown, compute = asked('compute');
+      this.openPlan(known, this.listed(known).program.run?.plan[compute] === known ? compute : undefined);
     }
     for (const [key, id] of Object.entries(HELD)) {
       const field = this.get(id);

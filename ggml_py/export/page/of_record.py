@@ -74,7 +74,9 @@ class Recording(NamedTuple):
 
 
 def of_run(run: Recorded) -> Recording:
-    """The only program of a run, which knows each plan by its index."""
+    """The only program of a run, whose plans have their indices as numbers. Raises ValueError if no
+    compute has a known plan."""
+    run.most_computed()
     plans = tuple(_listed(run, i) for i in range(len(run.plans)))
     return Recording("Run", (Program("", (), plans, run, tuple(range(len(plans)))),))
 
@@ -239,8 +241,8 @@ def _run(program: Program, run: Recorded) -> dict[str, Any]:
     chosen = _chosen(run)
     numbers = _kept(run.computes, {id(compute) for compute in chosen})
     kept = [run.computes[i] for i in numbers]
-    strings = Table()
-    slices, tracks = _slices(run, chosen, strings)
+    kinds, strings = Table(), Table()
+    slices, tracks = _slices(run, chosen, kinds, strings)
     place = {id(compute): i for i, compute in enumerate(kept)}
     starts = [c.event.start for c in kept]
     return {
@@ -255,6 +257,7 @@ def _run(program: Program, run: Recorded) -> dict[str, Any]:
         "stats": {program.numbers[i]: _stats(run.by_plan[i]) for i in run.by_plan},
         "slices": {place[id(compute)]: rows for compute, rows in slices},
         "tracks": tracks,
+        "kinds": kinds.values(),
         "strings": strings.values(),
         "per_op": run.per_op,
     }
@@ -312,18 +315,19 @@ def _chosen(run: Recorded) -> list[ComputeRun]:
 
 
 def _slices(
-    run: Recorded, computes: Sequence[ComputeRun], strings: Table
+    run: Recorded, computes: Sequence[ComputeRun], kinds: Table, strings: Table
 ) -> tuple[list[tuple[ComputeRun, list[Any]]], list[Any]]:
-    """The slices of each compute, with times since its begin, and the tracks."""
+    """The slices of each compute, each with its time since the one before, and the tracks."""
     timeline = of_computes(run, computes)
     number = {track: i for i, track in enumerate(timeline.tracks)}
     found: list[tuple[ComputeRun, list[Any]]] = []
-    rest = iter(computes)
+    rest, before = iter(computes), 0
     for one in timeline.slices:
         if one.what == COMPUTE:
             found.append((next(rest), []))
-        compute, rows = found[-1]
-        rows.append(_slice(one, number[one.track], compute, strings))
+            before = found[-1][0].event.start
+        found[-1][1].append(_slice(one, number[one.track], before, kinds, strings))
+        before = one.start
     colors: dict[str, str] = {}
     for plan in run.plans:
         colors.update(zip((b.name for b in plan.backends), lanes(plan), strict=True))
@@ -337,17 +341,15 @@ def _slices(
 _WHAT = (COMPUTE, COPY, NODES, "wait", "event_record", "event_wait", GIVE)
 
 
-def _slice(one: Slice, track: int, compute: ComputeRun, strings: Table) -> list[Any]:
-    """track, what, start, ns, known, name, split, and more: of a copy bytes, source and how; of
-    nodes the first and the last."""
+def _slice(one: Slice, track: int, begin: int, kinds: Table, strings: Table) -> list[int]:
+    """Its kind (a row of `kinds`), its begin after `begin`, ns, and more: of nodes the first, how
+    many others, and what they took at most; of a copy its name and bytes; else its name."""
     said = one.details
-    row = [
-        track, _WHAT.index(one.what), one.start - compute.event.start, one.end - one.start,
-        DOUBT.index(one.known), strings.number(one.name), said.get("split", -1),
-    ]  # fmt: skip
-    if one.what == COPY:
-        names = [strings.number(said.get(key, "")) for key in ("from", "by")]
-        row += [said["bytes"], *names]
-    elif one.what == NODES:
-        row += said.get("nodes", [said.get("node", -1)] * 2)
-    return row
+    names = [strings.number(said.get(key, "")) for key in ("from", "by")]
+    kind = (track, _WHAT.index(one.what), DOUBT.index(one.known), said.get("split", -1), *names)
+    row = [kinds.number(kind), one.start - begin, one.end - one.start]
+    if one.what == NODES:
+        first, last = said.get("nodes", [said.get("node", -1)] * 2)
+        more = [last - first, one.most]
+        return [*row, first, *(more if one.most >= 0 else more[:1] if last > first else ())]
+    return [*row, strings.number(one.name), *([said["bytes"]] if one.what == COPY else ())]

@@ -4,7 +4,7 @@
 const NAMES = 128, TICKS = 20, TRACK = 26, STRIP = 62;
 const WHAT = ['compute', 'copy', 'nodes', 'wait', 'event_record', 'event_wait', 'give'];
 const KNOWN = ['measured', 'at most: its nodes were known to be done by then', 'not known: nothing waited for it'];
-const TICK = [1, 2, 5];
+const TICK = [1, 2, 5], NOT_TIMED = 'no compute of it was timed';
 
 class Timeline {
   constructor(app, panel) {
@@ -34,25 +34,39 @@ class Timeline {
   open(program = this.app.listed(this.app.number).program) {
     if (program.run && program !== this.program) this.decoded = null;
     if (program.run) this.program = program;
-    const {run} = this;
+    const {run, app} = this;
     this.starts = this.decoded ??= summed(run.start);
-    this.i = run.took[this.app.compute] === undefined ? 0 : this.app.compute;
-    this.number = run.plan[this.i];
+    this.i = program.run ? app.compute : -1;   // -1: the plan was not computed, or not timed
+    this.number = this.i < 0 ? app.number : run.plan[this.i];
     this.picked = null;
-    this.slices = (run.slices[this.i] || []).map(([track, what, start, ns, known, name, split, a, b, c]) => ({
-      track, what: WHAT[what], start, ns, end: start + ns, known, name: run.strings[name], split,
-      ...WHAT[what] === 'copy' ? {bytes: a, from: run.strings[b], by: run.strings[c]} : WHAT[what] === 'nodes' ? {first: a, last: b} : {},
-    }));
+    let at = 0;
+    this.slices = (run.slices[this.i] || []).map(([kind, gap, ns, a, b, most]) => {
+      const [track, what, known, split, from, by] = run.kinds[kind], start = at += gap;
+      const slice = {track, what: WHAT[what], start, ns, end: start + ns, known, split, from: run.strings[from], by: run.strings[by]};
+      return slice.what === 'nodes' ? {...slice, first: a, last: a + (b || 0), most, name: this.nodesName(split, a, b)} : {...slice, name: run.strings[a], bytes: b};
+    });
     this.tracks = run.tracks.map(([scheduler, kind, name, color], i) => ({scheduler, kind, name, color, i}))
-      .filter(track => track.scheduler === run.scheduler[this.i]);
+      .filter(track => this.i >= 0 && track.scheduler === run.scheduler[this.i]);
     if (!this.slices.length) this.tracks = this.tracks.filter(track => track.kind === 'scheduler');
     this.tracks.forEach(track => {
       if (track.kind === 'nodes') track.name = `${track.name}: nodes`;
     });
     this.predict();
-    this.length = Math.max(run.took[this.i], ...this.slices.map(slice => slice.end), this.foreseen ? this.foreseen.end : 0, 1) * 1.02;
+    this.length = Math.max(run.took[this.i] ?? 0, ...this.slices.map(slice => slice.end), this.foreseen ? this.foreseen.end : 0, 1) * 1.02;
     this.tell();
     this.fit();
+  }
+
+  // Nodes that were computed alone have a name of their own.
+  nodesName(split, first, more) {
+    if (more || split >= 0) return `split ${split}`;
+    return first < 0 ? 'nodes' : this.number === this.app.number ? this.app.plans[0].label(first) : `node ${first}`;
+  }
+
+  // How long a slice took, with the bound of its time.
+  took(slice) {
+    if (slice.known === 2) return slice.what === 'nodes' ? 'an unknown time' : `handed over in ${duration(slice.ns)}`;
+    return slice.known ? `at most ${duration(slice.most ?? slice.ns)}` : duration(slice.ns);
   }
 
   // The predicted times of the plan's splits, with the copies into them.
@@ -69,14 +83,14 @@ class Timeline {
   // What this compute is, in words.
   tell() {
     const {run, i, number, app} = this, listed = app.listed(number);
-    const known = Number(run.known[i]);
+    const known = Number(run.known[i] ?? 0);
     const took = `${['', 'at most ', 'at least '][known]}${duration(run.took[i])}`;
     const speed = listed && !run.per_op ? rate(listed.row.n_tokens, run.took[i], known) : '';
-    this.told.textContent = [`Compute ${this.place(i) + 1} of ${run.n}`, listed ? `plan ${number}, ${listed.row.label}` : 'its plan cannot be read',
+    this.told.textContent = i < 0 ? `Plan ${number}, ${listed.row.label}: ${NOT_TIMED}` : [`Compute ${this.place(i) + 1} of ${run.n}`, listed ? `plan ${number}, ${listed.row.label}` : 'its plan cannot be read',
       took, speed].filter(text => text).join(' · ');
     const notes = [...this.program.about.filter(text => /simulated|one by one|not kept|without a plan/.test(text))];
     if (run.number) notes.push(`${run.took.length} of ${run.n} computes are in this page: the slowest, and others at equal distances`);
-    if (!run.slices[i]) notes.push('only the whole time of this compute is in this page: the median, the slowest, the first and the last of each plan have their splits, as far as there is room'
+    if (i >= 0 && !run.slices[i]) notes.push('only the whole time of this compute is in this page: the median, the slowest, the first and the last of each plan have their splits, as far as there is room'
       + (app.recording.file ? '; `ggml-py view RECORD --run -o run.trace.json` has all, for Perfetto' : ''));
     this.notes.replaceChildren(
       ...[['hatched', 'at most'], ['pale', 'not known'], ['waiting', 'wait'], ['arrow', 'copy'], ...this.foreseen ? [['foreseen', 'predicted']] : []]
@@ -165,6 +179,7 @@ class Timeline {
         g.fillRect(x + each / 2 - 1.5, high + 3, 2, 2);
       }
     }
+    if (this.i < 0) return;
     g.fillStyle = c.pick;
     const x = NAMES + (this.i + 0.5) * each;
     g.beginPath();
@@ -176,7 +191,7 @@ class Timeline {
 
   drawTracks() {
     const {app} = this, c = app.lanes.colors, rows = this.tracks.length + (this.foreseen ? 1 : 0);
-    const [g, width, height] = this.sized(this.canvas, Math.max(TICKS + rows * TRACK + 6, this.canvas.parentNode.clientHeight - 2));
+    const [g, width, height] = this.sized(this.canvas, Math.max(TICKS + rows * TRACK + 6, this.low ? 0 : this.canvas.parentNode.clientHeight - 2));
     this.width = width;
     this.scale = Math.max(this.scale || 0, this.least());
     this.x0 = Math.max(0, Math.min(this.x0, this.length - (width - NAMES - 8) / this.scale));
@@ -193,9 +208,8 @@ class Timeline {
     const order = ['compute', 'nodes', 'copy', 'give', 'wait', 'event_record', 'event_wait'];
     for (const what of order) for (const slice of this.slices) if (slice.what === what) this.slice(g, c, slice, width);
     const {run, i} = this;
-    if (!this.slices.length) this.slice(g, c, {track: this.tracks[0]?.i, what: 'compute', start: 0, end: run.took[i], ns: run.took[i], known: Number(run.known[i]), name: 'the whole compute'}, width);
-    this.mark(g, c, run.called[i], height);
-    this.mark(g, c, run.took[i], height);
+    if (i >= 0 && !this.slices.length) this.slice(g, c, {track: this.tracks[0]?.i, what: 'compute', start: 0, end: run.took[i], ns: run.took[i], known: Number(run.known[i]), name: 'the whole compute'}, width);
+    for (const at of i < 0 ? [] : [run.called[i], run.took[i]]) this.mark(g, c, at, height);
     if (this.foreseen) this.drawForeseen(g, c, width);
     g.restore();
     g.fillStyle = c.ink;
@@ -251,10 +265,15 @@ class Timeline {
       g.strokeRect(x, y, w, h);
       g.lineWidth = 1;
     }
-    if (w > 34 && !whole) {
-      g.fillStyle = slice.known ? c.ink : c[`on-${color}`] || c.ink;
-      const from = Math.max(x, NAMES) + 4;
-      g.fillText(fitting(g, slice.name, x + w - from - 3), from, y + h / 2);
+    if (w > (slice.known ? 90 : 34) && !whole) {
+      g.fillStyle = c[`on-${color}`] || c.ink;
+      const from = Math.max(x, NAMES) + 4, text = fitting(g, slice.known ? this.said(slice) : slice.name, (slice.known ? 0.7 : 1) * (x + w - from - 3));
+      if (slice.known) {
+        g.fillStyle = c.paper;   // a ground to read it on
+        g.fillRect(from - 2, y + 2, g.measureText(text).width + 4, text ? h - 4 : 0);
+        g.fillStyle = c.ink;
+      }
+      g.fillText(text, from, y + h / 2);
     }
     if (!whole || !this.slices.length) this.hits.push({x, y, w, h, slice});
   }
@@ -341,8 +360,7 @@ class Timeline {
   }
 
   said(slice) {
-    const took = slice.known === 2 && slice.what === 'nodes' ? 'an unknown time' : `${slice.known === 1 ? 'at most ' : ''}${duration(slice.ns)}`;
-    return `${slice.name}${slice.known && slice.what === 'nodes' ? '' : ` · ${took}`}${slice.bytes ? ` · ${bytes(slice.bytes)}` : ''}`;
+    return `${slice.name} · ${this.took(slice)}${slice.bytes ? ` · ${bytes(slice.bytes)}` : ''}`;
   }
 
   pointer() {
@@ -438,7 +456,7 @@ class Timeline {
       el('h2.name', {}, slice.name),
       el('div.tags', {}, el('span.tag', {}, slice.what), el('span.tag', {}, track ? track.name : '')),
       this.facts([
-        ['took', slice.known === 2 ? '' : `${slice.known === 1 ? 'at most ' : ''}${duration(slice.ns)}`],
+        ['took', this.took(slice)],
         ['known by', slice.what === 'nodes' || slice.what === 'copy' ? doubt : 'measured'],
         ['begins', `after ${duration(slice.start)}`],
         ['split', slice.split >= 0 ? slice.split : nodes.length && drawn ? app.plans[0].split[slice.first] : ''],
@@ -457,6 +475,7 @@ class Timeline {
   }
 
   computeDetails() {
+    if (this.i < 0) return [el('h2.name', {}, `Plan ${this.number}`), el('p', {}, `${NOT_TIMED}.`), el('p', {}, 'Pick a compute of another plan above, or look at its lanes.')];
     const {run, i, number, app} = this, known = Number(run.known[i]), listed = app.listed(number), stats = run.stats[number];
     const tokens = listed && !run.per_op ? listed.row.n_tokens : 0;
     const sums = new Map();
@@ -495,7 +514,7 @@ class Timeline {
         ['not known', stats.unknown ? `the end of ${stats.unknown}: nothing waited` : ''],
       ])] : [],
       ...longest.length ? [el('h3', {}, 'Longest'), el('ul.rows', {}, ...longest.map(slice => el('li', {}, el('button.row', {onclick: () => this.pick(slice, true)},
-        el('span.right', {}, slice.known === 2 ? 'not known' : `${slice.known ? 'at most ' : ''}${duration(slice.ns)}`), slice.name,
+        el('span.right', {}, this.took(slice)), slice.name,
         el('span.small', {}, this.tracks.find(each => each.i === slice.track)?.name || '')))))] : [],
     ];
   }
@@ -503,7 +522,9 @@ class Timeline {
   // For printing: the tracks as a picture.
   picture() {
     const {width, scale, x0} = this, size = [this.canvas.width, this.canvas.height];
+    this.low = true;
     this.fit();
+    this.low = false;
     const image = el('img', {alt: this.told.textContent, src: this.canvas.toDataURL()});
     [this.width, this.scale, this.x0, this.canvas.width, this.canvas.height] = [width, scale, x0, ...size];
     return image;
