@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from typing import Any
 from xml.etree import ElementTree
 
-from ..export.palette import fills
-from ..files.foreign import fenced, html, markdown, visible
+from ..export.page.whole import part, whole
+from ..export.palette import lanes
+from ..files.foreign import fenced, markdown, visible
 from ..plan import Plan
 from ..trace.names import counted
 from ..trace.planned import format_bytes
@@ -78,65 +80,49 @@ def details(row: Compared) -> list[str]:
 def to_html(found: Comparison, unexpected: Collection[str]) -> str:
     """A page for a browser: all cases, with the splits of both sides as a picture. It needs nothing
     beside it."""
-    rows = "".join(_html_case(found, row, unexpected) for row in found.rows)
-    return (
-        '<!doctype html><html lang="en"><meta charset="utf-8">'
-        f"<title>{html(found.headline())}</title><style>{_STYLE}</style>"
-        f"<h1>{html(found.headline())}</h1>{rows}</html>\n"
-    )
+    colors: dict[str, str] = {}
+    for plan in (made.plan for row in found.rows for made in (row.before, row.after)):
+        if plan is not None:
+            names = (backend.name for backend in plan.backends)
+            colors.update(zip(names, lanes(plan), strict=True))
+    data = {
+        "names": [found.before, found.after], "colors": colors,
+        "cases": [_case(row, row.case in unexpected) for row in found.rows],
+    }  # fmt: skip
+    css = part("page.css") + part("comparison.css")
+    scripts = [part("elements.js"), part("comparison.js")]
+    title = f"Plans of {found.before} and {found.after}"
+    return whole(title, found.headline(), part("comparison.html"), css, scripts, data)
 
 
-def _html_case(found: Comparison, row: Compared, unexpected: Collection[str]) -> str:
-    state = "differs" if row.case in unexpected else "allowed" if row.differs else "same"
-    if all(row.errors):
-        state = "no plan"
-    both = ((found.before, row.before), (found.after, row.after))
-    strips = "".join(
-        f"<tr><th>{html(name)}<td>{_strip(made.plan) if made.plan else html(made.error)}"
-        for name, made in both
-    )
-    text = html("\n".join(details(row)))
-    return (
-        f'<details class="{state.replace(" ", "-")}"{" open" * (state == "differs")}>'
-        f"<summary><b>{state}</b> {html(row.case)}: {html(row.headline())}</summary>"
-        f"<table>{strips}</table><pre>{text}</pre></details>"
-    )
+def _case(row: Compared, is_unexpected: bool) -> dict[str, Any]:
+    state = _change(row) if is_unexpected else "allowed" if row.differs else "same"
+    return {
+        "name": visible(row.case), "headline": visible(row.headline()),
+        "state": "no plan" if all(row.errors) else state,
+        "details": visible("\n".join(details(row))) if row.differs else "",
+        "sides": [
+            {"error": visible(made.error), "splits": made.plan and _strip(made.plan)}
+            for made in (row.before, row.after)
+        ],
+    }  # fmt: skip
 
 
-def _strip(plan: Plan) -> str:
-    """The splits in a row, as wide as they have nodes, in their backend's colour."""
-    colors = fills(plan)
-    total = max(1, plan.capture.n_nodes)
-
-    def split(backend: str, n: int, title: str) -> str:
-        return (
-            f'<i style="width:{100 * n / total:.3f}%;background:{colors[backend]}" '
-            f'title="{html(title)}"></i>'
-        )
-
-    parts = "".join(
-        split(
-            s.backend, s.end - s.start,
-            f"split {s.index} on {s.backend}: {counted(s.end - s.start, 'node')}, "
-            f"{format_bytes(s.copy_bytes)} copied",
-        )
-        for s in plan.splits
-    )  # fmt: skip
-    names = dict.fromkeys(s.backend for s in plan.splits)
-    legend = " ".join(f'<em style="background:{colors[n]}"></em>{html(n)}' for n in names)
-    return f'<div class="strip">{parts}</div>{legend}'
+def _change(row: Compared) -> str:
+    """Whether splits and copied bytes are fewer ("better"), more ("worse"), or one of each
+    ("mixed"); "differs" if neither says so."""
+    before, after = row.before.plan, row.after.plan
+    if before is None or after is None:
+        return "differs"
+    pairs = (before.n_splits, after.n_splits), (before.copy_bytes, after.copy_bytes)
+    more, less = any(a < b for a, b in pairs), any(a > b for a, b in pairs)
+    return "mixed" if more and less else "worse" if more else "better" if less else "differs"
 
 
-_STYLE = """
-body{font:15px/1.5 system-ui,sans-serif;margin:2em auto;max-width:70em;padding:0 1em}
-h1{font-size:1.3em}details{border-left:4px solid #c9ced6;padding:.3em .8em;margin:.4em 0}
-.differs{border-color:#c02a9b}.allowed{border-color:#e17006}summary{cursor:pointer}
-table{width:100%;border-spacing:.4em}th{text-align:left;white-space:nowrap;width:1%}
-.strip{display:flex;height:1.2em;gap:1px}.strip i{min-width:2px}
-em{display:inline-block;width:.8em;height:.8em;margin:0 .3em 0 .6em}
-pre{overflow-x:auto;font-size:.9em}
-@media(prefers-color-scheme:dark){body{background:#10131a;color:#e6e8ee}}
-"""
+def _strip(plan: Plan) -> list[tuple[str, int, str]]:
+    """The splits: backend, nodes, bytes copied in."""
+    return [(s.backend, s.end - s.start, format_bytes(s.copy_bytes)) for s in plan.splits]
+
 
 REPORTS: dict[str, Callable[[Comparison, Collection[str]], str]] = {
     "junit": to_junit, "markdown": to_markdown, "html": to_html,

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import re
 import time
+from pathlib import Path
 
 # The position of a node's middle on the screen.
 PLACE = """([p, t]) => {
@@ -15,6 +18,13 @@ PLACE = """([p, t]) => {
 }"""
 # Returns the ids of all tensors.
 EVERY = "[...Array(page.plans[0].total).keys()]"
+
+
+def data_in(path):
+    """The data of a page's file."""
+    page = Path(path).read_text(encoding="utf-8")
+    (text,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', page)
+    return json.loads(text)
 
 
 def until(page, expression):

@@ -6,8 +6,6 @@ inserted. The same plan gives the same bytes.
 
 from __future__ import annotations
 
-from functools import cache
-from importlib.resources import files
 from typing import Any
 
 from ...cost.machine import Machine
@@ -21,11 +19,11 @@ from . import columns as page_data
 from . import of_record
 from . import side_by_side as page_diff
 from .first_screen import Tried
-from .whole import whole
+from .whole import part, whole
 
 SCRIPTS = (
-    "plan", "search", "axis", "lanes", "minimap", "glance", "details", "table", "main", "views",
-    "layers", "memory", "address", "timeline", "rail", "events",
+    "elements", "plan", "search", "axis", "lanes", "minimap", "glance", "details", "table", "main",
+    "views", "layers", "memory", "address", "timeline", "rail", "events",
 )  # fmt: skip
 
 
@@ -97,10 +95,5 @@ def _title_of_two(before: Planned, after: Planned) -> str:
 
 
 def _page(title: str, headline: str, data: dict[str, Any], verdict: str) -> str:
-    parts = [_part(f"{name}.js") for name in SCRIPTS]
-    return whole(title, headline, _part("page.html"), _part("page.css"), parts, data, verdict)
-
-
-@cache
-def _part(name: str) -> str:
-    return files(__package__).joinpath(name).read_text("utf-8")
+    parts = [part(f"{name}.js") for name in SCRIPTS]
+    return whole(title, headline, part("page.html"), part("page.css"), parts, data, verdict)

@@ -6,10 +6,18 @@ import base64
 import hashlib
 import json
 import re
+from functools import cache
+from importlib.resources import files
 from typing import Any
 
 from ...files.foreign import html
 from .. import palette
+
+
+@cache
+def part(name: str) -> str:
+    """A file of this folder."""
+    return files(__package__).joinpath(name).read_text("utf-8")
 
 
 def whole(
