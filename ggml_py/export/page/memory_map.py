@@ -34,10 +34,17 @@ def _step(memory: PlanMemory, i: int) -> int:
 
 
 def _buffer(buffer: ComputeBuffer, n_nodes: int) -> dict[str, Any]:
-    """A block is the number of a kind: whether its tensor is a node, what that adds to the number
-    of the last one, what its first step adds to the one before, chunk, offset in units of the
-    alignment, bytes, steps after the first (-1: until the end, as nothing frees it), and the tensor
-    whose place it takes: 0 is none, 1 this node or 2 the one before, and so on, and -1 this copy.
+    """A block is the number of a kind. A kind has eight numbers:
+
+    1. 1 for a node, 0 for another tensor.
+    2. The difference from the number of the last such tensor.
+    3. The difference from the first step of the last block.
+    4. The chunk.
+    5. The offset, in units of the alignment.
+    6. Bytes.
+    7. Steps after the first; -1: until the end, because nothing frees it.
+    8. The tensor whose place it takes. 0: none, 1: the last node, 2: the node before it, and so on;
+       -1: the last other tensor.
     """
     kinds, numbers = Table(), []
     last, first = [0, 0], 0
