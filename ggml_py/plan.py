@@ -19,7 +19,7 @@ from .trace.promise import as_texts as as_texts
 from .typed import typed
 
 if TYPE_CHECKING:
-    from .advice.finding import Findings
+    from .advice.finding import Finding
     from .backends.backend import Backend
     from .backends.device import Device
     from .cost.cost import Cost
@@ -208,7 +208,9 @@ class Plan(Planned):
 
         return diff(self, other, backends)
 
-    def advice(self, min_bytes: int = 1 << 20, machine: Machine | None = None) -> Findings:
+    def advice(
+        self, min_bytes: int = 1 << 20, machine: Machine | None = None
+    ) -> tuple[Finding, ...]:
         """The findings of this plan, the most bytes per evaluation first. With `machine` they are
         ordered by the predicted time of their nodes and copies (`Finding.seconds`).
 

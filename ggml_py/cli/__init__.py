@@ -69,7 +69,7 @@ class _Verbs(click.Group):
         if args[0] not in self.commands and not args[0].startswith("-"):
             ctx.fail(_no_verb(args[0], self.commands))
         found = super().resolve_command(ctx, args)
-        _WARNINGS.command = found[1]
+        _WARNINGS.begin(found[1])
         return found
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -120,13 +120,13 @@ def command(
             say(note)
     if html is not None:
         from ..export.memory_text import saving
-        from ..export.page.first_screen import Tried
+        from ..export.page.first_screen import ModelAnswers
 
         if plan.memory.unknown:
             raise ValueError(f"nothing to draw: {plan.memory.unknown}")
         savings = [(one.text, saving(one, room.lacking)) for one in room.tried or ()]
-        tried = Tried(lacks=room.shortfalls, savings=savings, view="memory")
-        save(plan, html, "html", force=force, tried=tried)
+        answers = ModelAnswers(lacks=room.shortfalls, savings=savings, view="memory")
+        save(plan, html, "html", force=force, tried=answers)
         click.echo(f"{html}: the memory of {plan.headline()}", err=True)
 
 

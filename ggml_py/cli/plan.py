@@ -18,7 +18,7 @@ from .shared.source import Source, source_options
 from .shared.what_if_options import FORMS, Assumption, ChangeType, changed
 
 if TYPE_CHECKING:
-    from ..export.page.first_screen import Tried
+    from ..export.page.first_screen import ModelAnswers
     from ..memory.shortfalls import Shortfall
     from ..plan import Plan
     from ..trace.answers.remedy import Remedy
@@ -171,17 +171,17 @@ def _verdict(plan: Plan, predictions: Predictions, remedy: Remedy | None) -> str
     return verdict_of(plan, findings, cost, None, best, predictions.remedies is not None)
 
 
-def _tried(plan: Plan, predictions: Predictions, output: str) -> Tried | None:
+def _tried(plan: Plan, predictions: Predictions, output: str) -> ModelAnswers | None:
     """The answers for a page that need the model; None without a model or for other formats."""
     from ..export.formats import exporter_for
 
     if predictions.remedies is None or not exporter_for(output).predicts:
         return None
-    from ..export.page.first_screen import Tried
+    from ..export.page.first_screen import ModelAnswers
 
     _why, remedy = _answer(plan, predictions)
     best = remedy if remedy is not None and remedy.seconds else None
-    return Tried(predictions.advice(plan), best, _lacks(predictions) or ())
+    return ModelAnswers(predictions.advice(plan), best, _lacks(predictions) or ())
 
 
 def _answer(plan: Plan, predictions: Predictions) -> tuple[WhySplits, Remedy | None]:

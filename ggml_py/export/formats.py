@@ -16,7 +16,7 @@ from ..trace.recorded import Recorded
 from ..typed import typed
 
 if TYPE_CHECKING:
-    from .page.first_screen import Tried
+    from .page.first_screen import ModelAnswers
 
 
 class Exporter(NamedTuple):
@@ -96,7 +96,7 @@ def render(
     exporter: Exporter,
     other: Planned | None = None,
     machine: Machine | None = None,
-    tried: Tried | None = None,
+    tried: ModelAnswers | None = None,
 ) -> str:
     """The content of the file; a format that shows times has those predicted for `machine`. Raises
     ValueError for an `other` if the format shows only one plan, and for a run if it shows none."""
@@ -128,7 +128,7 @@ def export(
     other: Planned | None = None,
     force: bool = False,
     machine: Machine | None = None,
-    tried: Tried | None = None,
+    tried: ModelAnswers | None = None,
 ) -> None:
     """See `Plan.export` and `Run.export`. `tried` are answers for a page that need the model."""
     exporter = exporter_for(path, format)

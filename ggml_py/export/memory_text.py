@@ -16,7 +16,7 @@ from .console import new_console, new_table, say
 
 
 class SavingChange(Protocol):
-    """An option that was tried (`llama.room.Tried`)."""
+    """An option that was tried (`llama.room.ModelAnswers`)."""
 
     @property
     def text(self) -> str:

@@ -82,6 +82,11 @@ class FlagHandler(logging.Handler):
         self.command: click.Command | None = None
         self._said = set[str]()
 
+    def begin(self, command: click.Command | None) -> None:
+        """Begins a command line of this verb: what an earlier one in this process said is said
+        again."""
+        self.command, self._said = command, set()
+
     def emit(self, record: logging.LogRecord) -> None:
         """Prints one."""
         text = with_flags(record.getMessage(), self.command)

@@ -12,7 +12,7 @@ from ...files.writing import whole_file
 
 if TYPE_CHECKING:
     from ...cost import Machine
-    from ...export.page.first_screen import Tried
+    from ...export.page.first_screen import ModelAnswers
     from ...plan import Plan
     from ...run import Run
 
@@ -65,7 +65,7 @@ def save(
     other: Plan | None = None,
     force: bool = False,
     machine: Machine | None = None,
-    tried: Tried | None = None,
+    tried: ModelAnswers | None = None,
 ) -> None:
     """`Plan.export` or `Run.export`; errors name the command's option, not the argument."""
     from ...export import formats

@@ -24,7 +24,7 @@ from ..roles import ROLES, roles
 from ..rows import copy_rows, devices, node_rows, off_reasons, off_rows
 from ..run_times import Times
 from ..snapshot_plan import unknown
-from .first_screen import Tried, findings_data, first_screen
+from .first_screen import ModelAnswers, findings_data, first_screen
 from .interning import Table, Texts
 from .memory_map import differences, memory_map
 
@@ -35,7 +35,7 @@ def data(
     plan: Planned,
     measured: Times | None = None,
     cost: Cost | None = None,
-    tried: Tried | None = None,
+    tried: ModelAnswers | None = None,
 ) -> dict[str, Any]:
     """One plan, with its times if they were measured or predicted, as the scripts of this folder
     read it (`Plan` in plan.js shows what each key is)."""

@@ -12,7 +12,7 @@ from ...trace.answers.remedy import Remedy
 from ...trace.planned import Planned
 
 
-class Tried(NamedTuple):
+class ModelAnswers(NamedTuple):
     """The answers that need the model: findings with judged options, the change to recommend, the
     memory that devices lack, and changes that save memory (llama.cpp's options, and the gain). The
     page opens with the `view`."""
@@ -24,7 +24,7 @@ class Tried(NamedTuple):
     view: str = "lanes"
 
 
-def first_screen(phase: Phase, tried: Tried | None) -> dict[str, Any]:
+def first_screen(phase: Phase, tried: ModelAnswers | None) -> dict[str, Any]:
     """The data of the cards at the top."""
     plan, cost, best = phase.plan, phase.cost, tried.best if tried else None
     return {

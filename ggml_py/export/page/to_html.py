@@ -18,7 +18,7 @@ from ..predicted_times import known_cost
 from . import columns as page_data
 from . import of_record
 from . import side_by_side as page_diff
-from .first_screen import Tried
+from .first_screen import ModelAnswers
 from .whole import part, whole
 
 SCRIPTS = (
@@ -34,7 +34,7 @@ def render(
     source: Planned | Recorded,
     other: Planned | None = None,
     machine: Machine | None = None,
-    tried: Tried | None = None,
+    tried: ModelAnswers | None = None,
 ) -> str:
     """The page of a plan or a run. With `other` it compares the two plans. Plans have their
     predicted times on `machine`; without one those by data sheets, if they are known for the whole
