@@ -7,23 +7,27 @@ from itertools import pairwise
 import pytest
 
 from ..support.drawn_plans import llama, spread
-from ..support.page_driver import click, picked, until
+from ..support.page_driver import click, details, picked, until
 
 PLANS = {
     "eight": lambda: spread(8),
     "fallback": lambda: llama(8, refused=("SOFT_MAX",)),
+    "dense": lambda: llama(80, refused=("SOFT_MAX",)),
 }
 
 
 @pytest.fixture(scope="module")
-def files(tmp_path_factory):
-    folder, made = tmp_path_factory.mktemp("pages"), {}
+def made():
+    return {name: make() for name, make in PLANS.items()}
+
+
+@pytest.fixture(scope="module")
+def files(made, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("pages")
 
     def path(name):
-        if name not in made:
-            made[name] = folder / f"{name}.html"
-            PLANS[name]().export(made[name])
-        return made[name]
+        made[name].export(folder / f"{name}.html", force=True)
+        return folder / f"{name}.html"
 
     return path
 
@@ -198,3 +202,63 @@ def test_zoom_to_what_is_picked_or_found(open_page):
     page.keyboard.press("z")
     at = page.evaluate("page.plans[0].readers(page.plans[0].n + 7)[0]")
     assert shown_positions(page) == pytest.approx([at - 3, at + 4], abs=0.1)
+
+
+HITS = """page.lanes.draw(), page.lanes.arrowHits.map(h => ({
+    x: h.x, middle: (h.y1 + h.y2) / 2, label: h.label, bytes: h.arrow.bytes, from: h.arrow.from,
+    to: h.arrow.to, splits: h.arrow.arrows.map(a => a.split),
+}))"""
+
+
+@pytest.mark.parametrize("name", ["eight", "fallback", "dense"])
+@pytest.mark.parametrize("width", [1440, 390])
+def test_arrows_that_would_overlap_are_one(name, width, open_page, made):
+    plan = made[name]
+    page = open_page(name, width=width)
+    copied = sorted({(s.index, i.src_backend, s.backend) for s in plan.splits for i in s.inputs})
+    n_bundled = set()
+    for _ in range(4):  # smaller and smaller parts, whose bundles are those of the whole
+        kept = page.evaluate(
+            "page.lanes.bundles(0).map(b => [b.from, b.to, b.arrows.map(a => a.split)])"
+        )
+        names = [b.name for b in plan.backends]
+        assert sorted((s, names[a], names[b]) for a, b, splits in kept for s in splits) == copied
+        n_bundled.add(len(kept))
+        hits = page.evaluate(HITS)
+        for pair in {(h["from"], h["to"]) for h in hits}:
+            xs = [h["x"] for h in hits if (h["from"], h["to"]) == pair]
+            assert all(b - a > 26 for a, b in pairwise(xs))
+        labels = [h["label"] for h in hits if h["label"]]
+        for i, a in enumerate(labels):
+            for b in labels[:i]:
+                beside = a["left"] > b["right"] or b["left"] > a["right"]
+                assert beside or abs(a["y"] - b["y"]) >= 15, (a, b)
+        page.evaluate("page.lanes.zoom(3, 92 + 40)")
+    assert name != "dense" or len(n_bundled) > 2
+
+
+def test_a_click_on_a_bundle_shows_its_copies(made, open_page):
+    plan = made["dense"]
+    page = open_page("dense")
+    hits = page.evaluate(HITS)
+    most = max(hits, key=lambda h: (h["bytes"], -h["x"]))
+    assert len(most["splits"]) > 10 and most["label"]  # the largest has a label
+    box = page.locator("#lanes").bounding_box()
+    label = most["label"]
+    page.mouse.click(box["x"] + (label["left"] + label["right"]) / 2, box["y"] + label["y"])
+    text = details(page)
+    inputs = [i for s in most["splits"] for i in plan.splits[s].inputs
+              if plan.backends[most["from"]].name == i.src_backend]  # fmt: skip
+    assert f"Copies into {len(most['splits'])} splits" in text
+    assert f"{len(inputs)} copies, {most['bytes'] / 1024:.1f} KiB" in text
+    assert sum(i.nbytes for i in inputs) == most["bytes"]  # one of them an input
+    for given in inputs:
+        assert given.tensor.name in text
+    page.evaluate("document.activeElement.blur()")
+    page.keyboard.press("z")  # its splits, between which there is room now
+    assert len(page.evaluate(HITS)) > len(hits)
+    page.mouse.move(box["x"] + 120, box["y"] + 20)
+    page.keyboard.press("0")
+    x, y = box["x"] + most["x"], box["y"] + most["middle"]
+    page.mouse.move(x, y)  # the arrow itself, and its tip
+    assert f"for {len(most['splits'])} splits" in page.inner_text("#tip")

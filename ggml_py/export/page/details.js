@@ -120,7 +120,7 @@ function facts(app, p, t, kind, node) {
 // Buttons for the copies into the node's split, because keys do not reach arrows.
 function arrowsInto(app, p, t) {
   const plan = app.plans[p], arrows = app.lanes.arrows[p].filter(arrow => arrow.split === plan.split[t]);
-  return arrows.map(arrow => el('p', {}, el('button', {onclick: () => app.pickArrow({p, arrow})},
+  return arrows.map(arrow => el('p', {}, el('button', {onclick: () => app.pickArrow({p, arrows: [arrow]})},
     `${bytes(arrow.bytes)} copied from ${plan.backendName(arrow.from)}`)));
 }
 
@@ -196,18 +196,26 @@ function lists(app, p, t, node) {
   return parts;
 }
 
-function arrowDetails(app, {p, arrow}) {
-  const plan = app.plans[p], split = plan.splits[arrow.split];
-  const copies = [...arrow.copies].sort((a, b) => b.nbytes - a.nbytes);
+const MOST_COPIES = 200;
+
+// "split #7", or "12 splits".
+function splitsOf(arrows) { return arrows.length > 1 ? plural(arrows.length, 'split') : `split #${arrows[0].split}`; }
+
+function arrowDetails(app, {p, arrows}) {
+  const plan = app.plans[p], [{from, to}] = arrows, first = plan.splits[arrows[0].split], last = plan.splits[arrows.at(-1).split];
+  const copies = arrows.flatMap(arrow => arrow.copies).sort((a, b) => b.nbytes - a.nbytes || a.split - b.split);
   return [
-    el('h2.name', {}, `Copies into split #${split.index}`),
-    el('div.tags', {}, tag(app, p, arrow.from), '→', tag(app, p, arrow.to), el('span.tag', {}, bytes(arrow.bytes))),
-    el('p', {}, 'The split begins with ', ref(app, p, split.start), `: nodes ${split.start}–${split.end - 1}.`),
-    el('ul.chain', {}, ...copies.map(copy => el('li', {}, ref(app, p, copy.copy, plan.label(copy.id)), ` ${bytes(copy.nbytes)}, ${copy.what}`,
+    el('h2.name', {}, `Copies into ${splitsOf(arrows)}`),
+    el('div.tags', {}, tag(app, p, from), '→', tag(app, p, to), el('span.tag', {}, inArrows(arrows))),
+    first === last ? el('p', {}, 'The split begins with ', ref(app, p, first.start), `: nodes ${first.start}–${first.end - 1}.`)
+      : el('p', {}, `From #${first.index}, which begins with `, ref(app, p, first.start), `, to #${last.index}, which begins with `, ref(app, p, last.start), '. Zoom in to see them apart (z).'),
+    el('ul.chain', {}, ...copies.slice(0, MOST_COPIES).map(copy => el('li', {}, ref(app, p, copy.copy, plan.label(copy.id)), ` ${bytes(copy.nbytes)}, ${copy.what}`,
+      first === last ? '' : `, for split #${copy.split}`,
       copy.ns > 0 ? `, ${duration(copy.ns)}` : copy.ns < 0 ? `, ${plan.predicted ? 'nothing like it was measured' : 'handed over'}: its time is not known` : '',
       copy.waited > 0 ? ` after a wait of ${duration(copy.waited)}` : '',
-      el('span.small', {}, ...plan.chain(copy.copy).slice(0, 1).flatMap(link => sentence(app, p, link.text, split.start)))))),
-  ];
+      el('span.small', {}, ...plan.chain(copy.copy).slice(0, 1).flatMap(link => sentence(app, p, link.text, plan.splits[copy.split].start)))))),
+    copies.length > MOST_COPIES ? el('p', {}, `${copies.length - MOST_COPIES} more, all smaller.`) : null,
+  ].filter(Boolean);
 }
 
 async function copyText(button, text) {

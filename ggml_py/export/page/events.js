@@ -152,7 +152,7 @@ Object.assign(App.prototype, {
       const hit = this.lanes.hit(...at(event));
       if (!hit) this.unpick();
       else if (hit.layer !== undefined) this.fold(hit.layer);
-      else if (hit.arrow) this.pickArrow(hit);
+      else if (hit.arrows) this.pickArrow(hit);
       else this.pick(hit.p, hit.t);
     });
     window.addEventListener('scroll', () => this.moved());
@@ -170,7 +170,7 @@ Object.assign(App.prototype, {
     const {axis, picked, pickedArrow} = this, nodes = [];
     if (pickedArrow) {
       const plan = this.plans[pickedArrow.p];
-      for (const copy of pickedArrow.arrow.copies) nodes.push([pickedArrow.p, plan.splits[copy.split].start], [pickedArrow.p, plan.splits[copy.split].end - 1]);
+      for (const {split} of pickedArrow.arrows) nodes.push([pickedArrow.p, plan.splits[split].start], [pickedArrow.p, plan.splits[split].end - 1]);
     } else if (picked) nodes.push([picked.p, this.placeOf(picked.p, picked.t)]);
     else if (this.filtered) this.match.forEach((match, p) => match.forEach((fits, t) => fits && nodes.push([p, t])));
     const shown = nodes.filter(([, t]) => t !== undefined);
@@ -188,9 +188,9 @@ Object.assign(App.prototype, {
 
   tipOf(hit) {
     const plan = this.plans[hit.p], off = plan.offOf[hit.t];
-    if (hit.arrow) {
-      return `${bytes(hit.arrow.bytes)} in ${plural(hit.arrow.copies.length, 'copy', 'copies')} for split #${hit.arrow.split}: `
-        + hit.arrow.copies.slice(0, 4).map(copy => plan.label(copy.id)).join(', ');
+    if (hit.arrows) {
+      const copies = hit.arrows.flatMap(arrow => arrow.copies);
+      return `${inArrows(hit.arrows)}, for ${splitsOf(hit.arrows)}: ${copies.slice(0, 4).map(copy => plan.label(copy.id)).join(', ')}${copies.length > 4 ? ', …' : ''}`;
     }
     return `${plan.label(hit.t)} · ${plan.op(hit.t)} · ${plan.backendName(plan.backend[hit.t])} ${plan.cause(hit.t)}`
       + (off ? ` · not on ${off.device}: ${off.text}` : '');

@@ -15,6 +15,7 @@ class Lanes {
     this.box = null;     // from where to where a box is drawn
     this.colors = {};
     this.arrows = app.plans.map(arrowsOf);
+    this.kept = [];      // the bundles of arrows, for each plan
     new ResizeObserver(() => this.resize()).observe(canvas);
     this.readColors();
     this.resize();
@@ -150,7 +151,7 @@ class Lanes {
     this.app.plans.forEach((plan, p) => {
       this.splits(plan, p, layout, first, last);
       this.nodes(plan, p, layout, first, last);
-      if (this.app.stage >= plan.stages.length) this.copies(plan, p, layout, first, last);
+      if (this.app.stage >= plan.stages.length) this.copies(plan, p, layout);
     });
     this.selection(layout);
     this.ruler(layers);
@@ -193,13 +194,13 @@ class Lanes {
     this.rulerHits = layers;
     for (const {x, w, layer} of layers) {
       const left = Math.max(x, GUTTER), room = x + w - left - 4;
-      const texts = [`${this.app.axis.folded.has(layer) ? '▸' : '▾'} layer ${layer}`, String(layer)];
-      const text = texts.find(each => g.measureText(each).width < room);
-      if (!text || left <= until) continue;
-      const long = g.measureText(text).width;
+      const long = `${this.app.axis.folded.has(layer) ? '▸' : '▾'} layer ${layer}`, fits = text => g.measureText(text).width < room;
+      const text = fits(long) ? long : String(layer), wide = g.measureText(text).width;
+      const every = [1, 2, 5, 10, 20, 50, 100].find(each => each * w > wide + 8);   // of layers too narrow for their number
+      if (left <= until || (!fits(text) && (layer % every || left > x))) continue;
       g.fillStyle = c.soft;
-      g.fillText(text, left + (text === texts[0] ? 4 : (room + 4 - long) / 2), top + RULER / 2);
-      until = left + long + 2;
+      g.fillText(text, left + (text === long ? 4 : Math.max((room + 4 - wide) / 2, 0)), top + RULER / 2);
+      until = left + wide + 4;
     }
   }
 
@@ -358,80 +359,6 @@ class Lanes {
     g.globalAlpha = 1;
   }
 
-  copies(plan, p, layout, first, last) {
-    const g = this.context, c = this.colors, axis = this.app.axis, picked = this.app.pickedArrow?.arrow;
-    const until = new Map(), hits = p === 0 ? (this.arrowHits = []) : this.arrowHits;
-    const rows = new Map(layout.rows.filter(row => row.p === p).map(row => [row.backend, row]));
-    const lastX = new Map(), dense = new Path2D(), close = new Path2D(), texts = [], drawn = [];
-    for (const arrow of this.arrows[p]) {
-      const slot = axis.slots[p][plan.splits[arrow.split].start];
-      if (slot < first) continue;
-      if (slot > last) break;
-      const src = rows.get(arrow.from), dst = rows.get(arrow.to);
-      if (!src || !dst) continue;
-      const x = this.x(axis.pos[slot]), key = `${arrow.from} ${arrow.to}`;
-      const room = x - (lastX.get(key) ?? -1e9);
-      if (room < 1.2 && arrow !== picked) continue;   // one line would hide the other
-      lastX.set(key, x);
-      const down = dst.y > src.y;
-      const y1 = down ? src.y + src.h + 2 : src.y - HEAD - 1, y2 = down ? dst.y - HEAD - 1 : dst.y + dst.h + 3;
-      const width = Math.min(6, 1 + Math.max(0, Math.log2(arrow.bytes / 1024)) / 3);
-      const roomy = room > 26;
-      hits.push({arrow, p, x, y1: Math.min(y1, y2), y2: Math.max(y1, y2)});
-      if (!roomy && arrow !== picked) {
-        const path = room < 6 ? dense : close;
-        path.moveTo(x, y1);
-        path.lineTo(x, y2);
-        continue;
-      }
-      g.strokeStyle = g.fillStyle = arrow === picked ? c.pick : c.arrow;
-      g.globalAlpha = this.app.filtered && arrow !== picked ? 0.35 : 0.9;
-      g.lineWidth = roomy ? width : 1;
-      g.beginPath();
-      if (roomy) {
-        const x1 = x - 14;
-        g.moveTo(x1, y1);
-        g.bezierCurveTo(x1, (y1 + y2) / 2, x + 4, (y1 + y2) / 2, x + 4, y2 + (down ? -6 : 6));
-        g.stroke();
-        g.beginPath();
-        const tip = down ? 1 : -1, half = 3 + width / 2;
-        g.moveTo(x + 4, y2 + tip);
-        g.lineTo(x + 4 - half, y2 - tip * 7);
-        g.lineTo(x + 4 + half, y2 - tip * 7);
-        g.fill();
-      } else {
-        g.moveTo(x, y1);
-        g.lineTo(x, y2);
-        g.stroke();
-      }
-      g.globalAlpha = 1;
-      if (!roomy) continue;
-      drawn.push(x);
-      const text = bytes(arrow.bytes), many = arrow.copies.length > 1 ? ` · ${arrow.copies.length}` : '';
-      const right = x + 12 + (text + many).length * 6.5;
-      if (x + 12 > (until.get(key) ?? -1e9) && right < this.width) {
-        texts.push({text: text + many, x: x + 12, y: (y1 + y2) / 2 + (down ? -8 : 8), right, high: Math.abs(y1 - y2) > 60});
-        until.set(key, right + 6);
-      }
-    }
-    g.strokeStyle = c.arrow;   // arrows that are close together are lines
-    g.lineWidth = 1;
-    for (const [path, alpha] of [[dense, 0.2], [close, 0.5]]) {
-      g.globalAlpha = this.app.filtered ? alpha / 2 : alpha;
-      g.stroke(path);
-    }
-    g.globalAlpha = 1;
-    g.strokeStyle = c.paper;   // texts cover parts of long arrows; nothing would be left of short ones
-    g.lineWidth = 4;
-    g.lineJoin = 'round';
-    g.fillStyle = c.ink;
-    for (const {text, x, y, right, high} of texts) {
-      if (!high && drawn.some(at => at - 14 < right && at - 4 > x)) continue;
-      g.strokeText(text, x, y);
-      g.fillText(text, x, y);
-    }
-  }
-
   selection(layout) {
     const {picked, plans, axis, stage} = this.app, g = this.context, c = this.colors;
     if (!picked) return;
@@ -507,24 +434,7 @@ class Lanes {
       }
       return best;
     }
-    const near = (this.arrowHits || []).filter(h => Math.abs(h.x - x) < 9 && h.y1 <= y && y <= h.y2);
-    return near.length && this.app.stage >= this.app.plans[0].stages.length
-      ? near.reduce((a, b) => Math.abs(a.x - x) <= Math.abs(b.x - x) ? a : b) : null;
+    const found = this.app.stage >= this.app.plans[0].stages.length ? this.arrowAt(x, y) : null;
+    return found && {p: found.p, arrows: found.arrow.arrows};
   }
-}
-
-// The copies into a split from one backend are one arrow.
-function arrowsOf(plan) {
-  const arrows = [];
-  for (const split of plan.splits) {
-    const by = new Map();
-    for (const copy of split.copies) {
-      if (!by.has(copy.from)) by.set(copy.from, {split: split.index, from: copy.from, to: copy.to, bytes: 0, copies: []});
-      const arrow = by.get(copy.from);
-      arrow.bytes += copy.nbytes;
-      arrow.copies.push(copy);
-    }
-    arrows.push(...by.values());
-  }
-  return arrows;
 }

@@ -141,7 +141,7 @@ class App {
     this.pickedArrow = hit;
     details(this);
     this.table.draw();
-    this.say(`${plural(hit.arrow.copies.length, 'copy', 'copies')} into split ${hit.arrow.split}, ${bytes(hit.arrow.bytes)}`);
+    this.say(`Copies into ${splitsOf(hit.arrows)}: ${inArrows(hit.arrows)}`);
     this.moved();
   }
 

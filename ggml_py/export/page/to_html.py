@@ -22,8 +22,8 @@ from .first_screen import ModelAnswers
 from .whole import part, whole
 
 SCRIPTS = (
-    "elements", "plan", "search", "axis", "lanes", "minimap", "glance", "details", "table", "main",
-    "views", "layers", "memory", "address", "timeline", "rail", "events",
+    "elements", "plan", "search", "axis", "lanes", "arrows", "minimap", "glance", "details",
+    "table", "main", "views", "layers", "memory", "address", "timeline", "rail", "events",
 )  # fmt: skip
 
 
