@@ -215,6 +215,7 @@ def _ask_run(found: ggml.Run, rng: random.Random) -> None:
 def record(seed: int, rng: random.Random) -> None:
     """A record: what is whole of it answers."""
     from ggml_py.cli.shared import records
+    from ggml_py.record.to_page import page
     from ggml_py.releases.kept import kept_of_record
 
     content = record_mutator.mutant(seed)
@@ -222,6 +223,8 @@ def record(seed: int, rng: random.Random) -> None:
     [str(damage) for damage in found.damage]
     records.table(found), json.dumps(records.to_dict(found)), repr(found)
     asked(lambda: kept_of_record(found, "m"))
+    if rng.random() < 0.2:
+        asked(lambda: page(found))
     for one in found.plans:
         asked(lambda one=one: (_ask_plan if rng.random() < 0.1 else _glance)(one.plan, rng))
     for process in found.processes:

@@ -15,6 +15,8 @@ def page(record: Record, machine: Machine | None = None) -> str:
     """The page: the list of its plans, what ran when, and the plans that took the most time or were
     computed most often. With `machine` they have their predicted times. Raises ValueError if no
     plan can be read."""
+    if not record.plans:
+        raise ValueError(f"{record.path}: the record has no plan that can be read")
     programs = tuple(_program(record, process) for process in record.processes)
     notes = *map(str, record.damage), *filter(None, [record.damaged_plans])
     return render_recording(Recording("Record", programs, notes, record.path.name), machine)

@@ -92,7 +92,7 @@ class Table {
   }
 
   draw() {
-    if (this.box.closest('[hidden]')) return;
+    if (!this.box.isConnected || this.box.closest('[hidden]')) return;   // another plan has a table of its own
     const first = Math.max(0, Math.floor(this.box.scrollTop / ROW) - 10);
     const end = Math.min(this.rows.length, first + Math.ceil(this.box.clientHeight / ROW) + 22);
     const space = height => {
