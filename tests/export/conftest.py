@@ -11,6 +11,7 @@ import pytest
 
 from ggml_py.models.synthetic import LlamaSpec, write_llama
 
+from ..support.page_driver import settle
 from ..support.upstream_prints import LLAMAS, PRINT, TREE
 
 
@@ -29,6 +30,7 @@ def open_file(browser):
         page.on("dialog", lambda dialog: wrong.append(dialog.message))
         page.on("request", lambda r: r.url == path.as_uri() or wrong.append(r.url))
         page.goto(path.as_uri())
+        settle(page)
         return page
 
     yield opened

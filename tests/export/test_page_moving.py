@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 
 from ..support.drawn_plans import llama, spread
-from ..support.page_driver import click, details, picked, until
+from ..support.page_driver import click, details, picked, settle, until
 
 PLANS = {
     "eight": lambda: spread(8),
@@ -259,6 +259,7 @@ def test_a_click_on_a_bundle_shows_its_copies(made, open_page):
     assert len(page.evaluate(HITS)) > len(hits)
     page.mouse.move(box["x"] + 120, box["y"] + 20)
     page.keyboard.press("0")
+    settle(page)
     x, y = box["x"] + most["x"], box["y"] + most["middle"]
     page.mouse.move(x, y)  # the arrow itself, and its tip
     assert f"for {len(most['splits'])} splits" in page.inner_text("#tip")

@@ -27,6 +27,12 @@ def data_in(path):
     return json.loads(text)
 
 
+def settle(page):
+    """Waits until the page has drawn what was asked for."""
+    frame = "new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))"
+    page.evaluate(f"{frame}.then(() => {frame})")
+
+
 def until(page, expression):
     """Waits for a condition here, because the page's own policy forbids waiting in the page."""
     deadline = time.monotonic() + 10
