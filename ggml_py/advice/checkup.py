@@ -184,10 +184,12 @@ def checkup(
     more: Sequence[str] = (),
     is_tried: bool = True,
     model: str = "",
+    tests: Sequence[str] = (),
 ) -> Checkup:
     """The answer about graphs of one model, the one that matters most first. `lacks` is missing
     memory. `best` is the change to recommend, of those that there was time to try (`is_late`). No
-    change was tried (`is_tried`) without the model. `model` is its path as it was given."""
+    change was tried (`is_tried`) without the model. `model` is its path as it was given, and
+    `tests` are the words of llama-bench's command line about what it measures."""
     first = phases[0]
     reasons = [] if lacks else _reasons(phases)
     costly = [r for r in reasons if r.share is None or r.share >= _WRONG]
@@ -212,7 +214,7 @@ def checkup(
         else:
             verdict = f"{text}: at most {first.rate} ({first.known_by})"
     shown = best.plan if best and best.checked else first.plan
-    command = "" if lacks and best is None else _command(shown.provenance, model)
+    command = "" if lacks and best is None else _command(shown.provenance, model, tests)
     return Checkup(
         capitalised(verdict, first.plan) + ".", bool(lacks or best or costly or paged or on_host),
         () if lacks else tuple(phases), tuple(reasons[:_MOST_REASONS]), memory,
@@ -258,14 +260,14 @@ def phase_of(
     return Phase(what, n, plan, findings, cost, measured)
 
 
-def _command(made: Provenance, path: str) -> str:
+def _command(made: Provenance, path: str, tests: Sequence[str]) -> str:
     """The command line that makes such plans, with nothing left to its --fit; "" if unknown."""
     if made.model is None or made.flags is None:
         return ""
     flags, program = made.flags, made.program or "llama-server"
     model = [] if {"-m", "--model"}.intersection(flags) else ["-m", path or made.model]
     has_fit = "bench" in program or {"-fit", "--fit"}.intersection(flags)
-    return shlex.join([program, *model, *flags, *([] if has_fit else ["--fit", "off"])])
+    return shlex.join([program, *model, *flags, *tests, *([] if has_fit else ["--fit", "off"])])
 
 
 def versus(a: Checkup, b: Checkup) -> Checkup:

@@ -20,6 +20,7 @@ from .shared.model_options import (
     same_of,
 )
 from .shared.predicted import Predictions, machine_option
+from .shared.program_options import bench_tests
 from .shared.records import choice_options
 from .shared.remedies import Remedies
 from .shared.source import Source, SourceType, check_options, with_sources
@@ -156,7 +157,7 @@ def _of_model(source: Source, predictions: Predictions) -> Checkup:
     )
     markdown = click.get_current_context().params["markdown"]  # is pasted into issues: no folders
     path = "" if markdown else str(source.path)
-    return checkup(phases, judge.lacks, best, is_late, more, model=path)
+    return checkup(phases, judge.lacks, best, is_late, more, model=path, tests=bench_tests())
 
 
 def _after(remedy: Remedy) -> float:

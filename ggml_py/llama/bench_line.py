@@ -18,6 +18,7 @@ _SIZES = {
     "-d": "n_depth", "--n-depth": "n_depth",
 }  # fmt: skip
 _BOTH = "-pg"  # a prompt and then a generation
+_BATCH = 2048  # its default, which is not that of the verbs
 _USUAL = {"n_prompt": 512, "n_gen": 128, "n_depth": 0}
 _ALONE = ("-v", "--verbose", "--progress", "--no-warmup", "--offline")  # without a value
 # What changes neither a graph nor where it runs.
@@ -36,6 +37,7 @@ class BenchLine(NamedTuple):
     models: list[str]
     words: list[str]  # for a verb
     left_out: list[str]  # of lists of values, all but the first
+    tests: list[str]  # words about what it measures, and how often, as they were given
 
 
 def read_bench_line(words: Sequence[str]) -> BenchLine:
@@ -45,11 +47,12 @@ def read_bench_line(words: Sequence[str]) -> BenchLine:
     Raises `ArgumentError` for an option that is not known here, or has no value.
     """
     sizes, models, left_out = dict(_USUAL), list[str](), list[str]()
-    own, seen = ["--for", "bench"], set[str]()
+    own, seen, tests = ["--for", "bench"], set[str](), list[str]()
     rest = iter(words)
     for word in rest:
         flag = word.replace("_", "-") if word.startswith("--") else word
         if flag in _ALONE:
+            tests.append(word)
             continue
         option = next((one for one in TABLE if flag in _flags(one)), None)
         if option is None and flag not in (*_MODEL, *_RPC, *_SIZES, *_OTHERS, _BOTH):
@@ -59,6 +62,8 @@ def read_bench_line(words: Sequence[str]) -> BenchLine:
         value = next(rest, None)
         if value is None:
             raise ArgumentError(f"llama-bench: {word}: expected a value behind it")
+        if flag in (*_OTHERS, *_SIZES, _BOTH):
+            tests += [word, value]
         if flag in _OTHERS:
             continue
         if flag == _BOTH:
@@ -85,7 +90,8 @@ def read_bench_line(words: Sequence[str]) -> BenchLine:
             own += _own(option, word, first)
     most = max(sizes["n_prompt"], sizes["n_gen"], sizes.get("both", 1))
     n_ctx = sizes["n_depth"] + most
-    return BenchLine(models, [*own, "-c", str(n_ctx)], left_out)
+    usual = [] if "n_batch" in seen else ["-b", str(_BATCH)]
+    return BenchLine(models, [*own, *usual, "-c", str(n_ctx)], left_out, tests)
 
 
 def _flags(option: Keyword) -> tuple[str, ...]:

@@ -3,11 +3,13 @@ flags of llama.cpp. The judge tries them."""
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
+from ..llama.options import BY_NAME
 from ..llama.room import without_the_largest
 from ..memory.shortfalls import Shortfall
 from ..trace.answers.remedy import Remedy
@@ -40,7 +42,8 @@ class Given:
     def words(self, changes: Changes) -> str:
         """The changes as flags: what is no longer given comes as "without -ot"."""
         given = {name: self.options.get(name) for name in changes}
-        found = [_word(name, value, self.n_layer) for name, value in changes.items()
+        is_bench = self.options.get("program") == "bench"
+        found = [_word(name, value, self.n_layer, is_bench) for name, value in changes.items()
                  if value != given[name] and (value or name not in _DROPPED)]  # fmt: skip
         dropped = [flag for name, flag in _DROPPED.items()
                    if name in changes and given[name] and not changes[name]]  # fmt: skip
@@ -59,11 +62,14 @@ _FLAGS = {
 }  # fmt: skip
 
 
-def _word(name: str, value: Any, n_layer: int) -> str:
+def _word(name: str, value: Any, n_layer: int, is_bench: bool) -> str:
+    if is_bench and (option := BY_NAME.get(name)) is not None and option.bench:
+        return shlex.join(option.bench_line(value))
     if name == "n_gpu_layers":
         return f"-ngl {'all' if value < 0 or value > n_layer else value}"
     if name == "overrides":
-        return " ".join(f"-ot '{text}'" for text in value)
+        texts = [";".join(value)] if is_bench else value
+        return " ".join(f"-ot '{text}'" for text in texts)
     if name == "tensor_split":
         return f"-ts {','.join(f'{part:g}' for part in value)}"
     if name == "offload_kqv":

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..cost.machine import Machine
-from ..export.page.of_record import Listed, Program, Recording
+from ..export.page.of_record import PagePlan, PageProcess, PageRecord
 from ..export.page.to_html import render_recording
 from .computes import computed_plans
 from .session import Process, Record, RecordedPlan
@@ -19,20 +19,20 @@ def page(record: Record, machine: Machine | None = None) -> str:
         raise ValueError(f"{record.path}: the record has no plan that can be read")
     programs = tuple(_program(record, process) for process in record.processes)
     notes = *map(str, record.damage), *filter(None, [record.damaged_plans])
-    return render_recording(Recording("Record", programs, notes, record.path.name), machine)
+    return render_recording(PageRecord("Record", programs, notes, record.path.name), machine)
 
 
-def _program(record: Record, process: Process) -> Program:
+def _program(record: Record, process: Process) -> PageProcess:
     own = [one for one in record.plans if one.process is process]
     listed = tuple(map(_listed, own))
     if not process.runs:
-        return Program(str(process), tuple(_about(process)), listed)
+        return PageProcess(str(process), tuple(_about(process)), listed)
     try:
         run = process.run
     except ValueError as error:
-        return Program(str(process), (*_about(process), str(error)), listed)
+        return PageProcess(str(process), (*_about(process), str(error)), listed)
     numbers = tuple(one.index for one in computed_plans(process))
-    return Program(str(process), tuple(_about(process)), listed, run, numbers)
+    return PageProcess(str(process), tuple(_about(process)), listed, run, numbers)
 
 
 def _about(process: Process) -> Iterator[str]:
@@ -42,7 +42,7 @@ def _about(process: Process) -> Iterator[str]:
     if doubt := (process.head.get("about") or {}).get("doubt"):
         yield str(doubt)
     if not process.ended:
-        yield "it did not say that it ended: counts are at least so many"
+        yield "its end was not recorded, so these counts are lower bounds"
     if process.left_out:
         yield (
             f"{process.left_out:,} plans or computes were not written (--max-size, --first, or a "
@@ -52,9 +52,9 @@ def _about(process: Process) -> Iterator[str]:
         yield "no times: `ggml-py record --run` records them"
 
 
-def _listed(one: RecordedPlan) -> Listed:
+def _listed(one: RecordedPlan) -> PagePlan:
     began = one.process.started
-    return Listed(
+    return PagePlan(
         one.index, one.label, one.n_tokens, one.n_nodes, one.n_splits, one.n_copies,
         one.copy_bytes, one.computed, not one.process.ended,
         one.first - began if 0 < began <= one.first else -1, _unlike(one), lambda: one.plan,
@@ -62,7 +62,6 @@ def _listed(one: RecordedPlan) -> Listed:
 
 
 def _unlike(one: RecordedPlan) -> str:
-    """What the list says of it: its difference from the plan before, and why memory was laid out
-    for it again."""
+    """A plan's difference from the one before, and the reason if memory was laid out again."""
     laid_out = f"; memory laid out: {one.reasons[0]}" if one.reasons else ""
     return f"{one.difference}{laid_out}"

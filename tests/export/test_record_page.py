@@ -10,7 +10,7 @@ import pytest
 
 from ggml_py import Run
 from ggml_py.export.page import of_record
-from ggml_py.export.page.of_record import Listed, Program, Recording
+from ggml_py.export.page.of_record import PagePlan, PageProcess, PageRecord
 from ggml_py.export.page.to_html import render, render_recording
 from ggml_py.trace.recorded import AT_MOST, MEASURED, NODES, NOT_KNOWN
 
@@ -53,7 +53,7 @@ def listed(number, plan, label="decode of 1", tokens=1, **more):
         "copy_bytes": 7, "computed": 3, "at_least": False, "when": number * 10**6,
         "difference": f"{number - 1}: 'x' is [{number}]" if number else "first",
     }  # fmt: skip
-    return Listed(number, label, tokens, **{**rows, **more}, plan=lambda: plan)
+    return PagePlan(number, label, tokens, **{**rows, **more}, plan=lambda: plan)
 
 
 def recording(run=RUN, name="llama-bench[7]", file="it's.ggrec"):
@@ -64,7 +64,8 @@ def recording(run=RUN, name="llama-bench[7]", file="it's.ggrec"):
         listed(3, OTHER, "prompt of 64", 64),
     )
     numbers = (1, 2, 3) if run is not None else ()
-    return Recording("Record", (Program(name, ("ggml 0.26.0",), plans, run, numbers),), (), file)
+    process = PageProcess(name, ("ggml 0.26.0",), plans, run, numbers)
+    return PageRecord("Record", (process,), (), file)
 
 
 @pytest.fixture(scope="module")
@@ -169,11 +170,11 @@ def test_a_damaged_plan_does_not_hide_the_others(opened):
     plans = tuple(
         one._replace(plan=broken) if one.number == 1 else one for one in program.plans
     )
-    page = opened(Recording("Record", (program._replace(plans=plans),)))
+    page = opened(PageRecord("Record", (program._replace(plans=plans),)))
     page.click("#rail .plan >> nth=1")
     assert "plan 1 of the record is damaged: it is" in details(page)
     with pytest.raises(ValueError, match="there is no plan to draw: plan 1 of the record"):
-        of_record.data(Recording("Record", (program._replace(plans=plans[1:2]),)))
+        of_record.data(PageRecord("Record", (program._replace(plans=plans[1:2]),)))
 
 
 # --- the list
@@ -404,7 +405,7 @@ def test_several_processes_have_their_own_computes(opened):
     (program,) = other.programs
     plans = tuple(p._replace(number=p.number + 4) for p in program.plans)
     program = program._replace(plans=plans, numbers=(4,))
-    page = opened(Recording("Record", (*one.programs, program), ("a part is damaged",)))
+    page = opened(PageRecord("Record", (*one.programs, program), ("a part is damaged",)))
     assert all(text in page.inner_text("#rail") for text in ("second[8]", "a part is damaged"))
     page.click("#rail .plan >> nth=4")
     assert page.inner_text(".told").startswith("Compute 2 of 3 · plan 4, reserved of 8")
@@ -425,8 +426,8 @@ def test_a_run_says_run(open_file, tmp_path):
 def test_hostile_names_are_text(opened):
     plan = llama(4, suffix=HOSTILE, refused=("SOFT_MAX",))
     plans = (listed(0, plan, HOSTILE, difference=HOSTILE),)
-    program = Program(HOSTILE, (HOSTILE,), plans, ran(plan, per_op=False), (0,))
-    page = opened(Recording("Record", (program,), (HOSTILE,), HOSTILE))
+    program = PageProcess(HOSTILE, (HOSTILE,), plans, ran(plan, per_op=False), (0,))
+    page = opened(PageRecord("Record", (program,), (HOSTILE,), HOSTILE))
     assert "alert(1)" in page.inner_text("#rail") and page.locator("img").count() == 0
     page.evaluate("page.timeline.pick(page.timeline.slices.find(s => s.what === 'copy'))")
     assert "alert(1)" in details(page) and page.locator("#details script").count() == 0

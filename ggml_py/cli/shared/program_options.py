@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ...llama import LlamaModel
 
 _META = "ggml_py.command_line"
+_TESTS = "ggml_py.bench_tests"
 _MODEL = ("-m", "--model")
 _VARIABLE = "LLAMA_ARG_MODEL"  # as the programs read it
 
@@ -60,6 +61,7 @@ def _of_bench(own: list[str], words: Sequence[str], context: click.Context) -> l
         raise click.UsageError("llama-bench: expected -m MODEL in its command line", context)
     for text in line.left_out:
         click.echo(f"{text}: left out, the first value is looked at", err=True)
+    context.meta[_TESTS] = line.tests
     return [line.models[0], *line.words, *own]
 
 
@@ -74,6 +76,13 @@ def command_line() -> list[str] | None:
     """The program's command line that the verb was given; None without one."""
     context = click.get_current_context(silent=True)
     return None if context is None else context.meta.get(_META)
+
+
+def bench_tests() -> Sequence[str]:
+    """What llama-bench measures, in the words of the command line that the verb was given."""
+    context = click.get_current_context(silent=True)
+    tests: Sequence[str] = () if context is None else context.meta.get(_TESTS, ())
+    return tests
 
 
 def open_it(source: str, words: Sequence[str], devices: Sequence[str], build: bool) -> LlamaModel:

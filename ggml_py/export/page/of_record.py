@@ -37,7 +37,7 @@ MOST_COMPUTES = 10_000  # of a process
 _SLOWEST = 1_000  # of these
 
 
-class Listed(NamedTuple):
+class PagePlan(NamedTuple):
     """A plan of a record or run, for the list."""
 
     number: int
@@ -54,39 +54,39 @@ class Listed(NamedTuple):
     plan: Callable[[], Planned]  # raises ValueError if it is damaged
 
 
-class Program(NamedTuple):
+class PageProcess(NamedTuple):
     """A process of a record; a run has one."""
 
     name: str  # "llama-bench[4711]"
     about: tuple[str, ...]
-    plans: tuple[Listed, ...]
+    plans: tuple[PagePlan, ...]
     run: Recorded | None = None
     numbers: tuple[int, ...] = ()  # of the run's plans, in the list
 
 
-class Recording(NamedTuple):
+class PageRecord(NamedTuple):
     """What the page of a record or run shows."""
 
     kind: str  # "Record" or "Run"
-    programs: tuple[Program, ...]
+    programs: tuple[PageProcess, ...]
     notes: tuple[str, ...] = ()  # what is wrong with it
     file: str = ""  # for command lines; "" if there is none
 
 
-def of_run(run: Recorded) -> Recording:
+def of_run(run: Recorded) -> PageRecord:
     """The only program of a run, whose plans have their indices as numbers. Raises ValueError if no
     compute has a known plan."""
     run.most_computed()
     plans = tuple(_listed(run, i) for i in range(len(run.plans)))
-    return Recording("Run", (Program("", (), plans, run, tuple(range(len(plans)))),))
+    return PageRecord("Run", (PageProcess("", (), plans, run, tuple(range(len(plans)))),))
 
 
-def _listed(run: Recorded, i: int) -> Listed:
+def _listed(run: Recorded, i: int) -> PagePlan:
     plan, computes = run.plans[i], run.by_plan.get(i, ())
     first = min((event.start for event in run.events), default=0)
     tokens = _tokens(plan)
     label = "plan" if tokens is None else f"{'decode' if tokens == 1 else 'prompt'} of {tokens}"
-    return Listed(
+    return PagePlan(
         i, label, tokens, len(plan.nodes), plan.n_splits, plan.n_inputs,
         sum(one.nbytes for one in plan.copied), len(computes), False,
         computes[0].event.start - first if computes else -1, "", lambda: plan,
@@ -102,7 +102,7 @@ def _tokens(plan: Planned) -> int | None:
     return None
 
 
-def data(given: Recording, machine: Machine | None = None) -> dict[str, Any]:
+def data(given: PageRecord, machine: Machine | None = None) -> dict[str, Any]:
     """The list, the plans that are drawn, and the timelines. Raises ValueError if no plan can be
     read."""
     rows, drawn, damaged, first = _drawn(given, machine)
@@ -138,13 +138,13 @@ def what(plan: Planned) -> str:
     return f"{of} on {' + '.join(b.name for b in plan.backends)}"
 
 
-def _row(one: Listed, damaged: Mapping[int, str]) -> dict[str, Any]:
+def _row(one: PagePlan, damaged: Mapping[int, str]) -> dict[str, Any]:
     told = one._asdict() | {"plan": None}
     del told["plan"]
     return told | {"damaged": damaged.get(one.number, "")}
 
 
-def _spent(program: Program) -> dict[int, int]:
+def _spent(program: PageProcess) -> dict[int, int]:
     """By number of a plan: the ns of all its computes."""
     if program.run is None:
         return {}
@@ -153,11 +153,11 @@ def _spent(program: Program) -> dict[int, int]:
 
 
 def _drawn(
-    given: Recording, machine: Machine | None
-) -> tuple[list[Listed], dict[int, dict[str, Any]], dict[int, str], Planned | None]:
-    """The plans, those that took the most time or were computed most often first; the data of as
-    many as there is room for; why others cannot be read; and the first that is drawn."""
-    order: list[tuple[tuple[int, ...], Listed, Program]] = []
+    given: PageRecord, machine: Machine | None
+) -> tuple[list[PagePlan], dict[int, dict[str, Any]], dict[int, str], Planned | None]:
+    """All plans, in order of time or of computes. By number: the data of plans that are drawn, as
+    long as there is room, and the reason where a plan cannot be read. The first drawn plan."""
+    order: list[tuple[tuple[int, ...], PagePlan, PageProcess]] = []
     for program in given.programs:
         spent = _spent(program)
         for one in program.plans:
@@ -181,7 +181,9 @@ def _drawn(
     return [one for _rank, one, _program in order], drawn, damaged, first
 
 
-def _plan(plan: Planned, number: int, program: Program, machine: Machine | None) -> dict[str, Any]:
+def _plan(
+    plan: Planned, number: int, program: PageProcess, machine: Machine | None
+) -> dict[str, Any]:
     cost = known_cost(plan, machine)
     predicted = None if cost is None else predicted_times(cost)
     run = program.run
@@ -201,7 +203,7 @@ def _plan(plan: Planned, number: int, program: Program, machine: Machine | None)
 
 
 def _left_out(
-    rows: Sequence[Listed], drawn: Mapping[int, Any], damaged: Mapping[int, str]
+    rows: Sequence[PagePlan], drawn: Mapping[int, Any], damaged: Mapping[int, str]
 ) -> Iterator[str]:
     """What the page does not have, in sentences."""
     if n := len(rows) - len(drawn) - len(damaged):
@@ -212,7 +214,7 @@ def _left_out(
         )
 
 
-def _doubts(program: Program) -> Iterator[str]:
+def _doubts(program: PageProcess) -> Iterator[str]:
     """What must be known to read its times."""
     run = program.run
     if run is None:
@@ -237,7 +239,7 @@ def _doubts(program: Program) -> Iterator[str]:
 # --- what ran when
 
 
-def _run(program: Program, run: Recorded) -> dict[str, Any]:
+def _run(program: PageProcess, run: Recorded) -> dict[str, Any]:
     chosen = _chosen(run)
     numbers = _kept(run.computes, {id(compute) for compute in chosen})
     kept = [run.computes[i] for i in numbers]
@@ -342,8 +344,9 @@ _WHAT = (COMPUTE, COPY, NODES, "wait", "event_record", "event_wait", GIVE)
 
 
 def _slice(one: Slice, track: int, begin: int, kinds: Table, strings: Table) -> list[int]:
-    """Its kind (a row of `kinds`), its begin after `begin`, ns, and more: of nodes the first, how
-    many others, and what they took at most; of a copy its name and bytes; else its name."""
+    """A row: a number in `kinds`, begin (ns after `begin`) and duration (ns). Nodes add the first
+    index, the number of others and an upper bound of the time; a copy adds its name and bytes;
+    anything else adds its name."""
     said = one.details
     names = [strings.number(said.get(key, "")) for key in ("from", "by")]
     kind = (track, _WHAT.index(one.what), DOUBT.index(one.known), said.get("split", -1), *names)

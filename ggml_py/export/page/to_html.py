@@ -70,7 +70,7 @@ def _can_be_beside(plan: Planned, after: Planned) -> bool:
     return same and max(len(plan.nodes), len(after.nodes)) <= _MOST_BESIDE
 
 
-def render_recording(given: of_record.Recording, machine: Machine | None = None) -> str:
+def render_recording(given: of_record.PageRecord, machine: Machine | None = None) -> str:
     """The page of a record or a run. Raises ValueError if it has no plan that can be read."""
     with collection_paused():
         told = of_record.data(given, machine)
