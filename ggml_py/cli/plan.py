@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
@@ -167,8 +168,17 @@ def _verdict(plan: Plan, predictions: Predictions, remedy: Remedy | None) -> str
     from ..advice.checkup import verdict_of
 
     findings, cost = predictions.findings(plan), predictions.cost(plan)
-    best = remedy if remedy is not None and remedy.seconds else None
+    best = _timed(plan, predictions, remedy)
     return verdict_of(plan, findings, cost, None, best, predictions.remedies is not None)
+
+
+def _timed(plan: Plan, predictions: Predictions, remedy: Remedy | None) -> Remedy | None:
+    """The remedy with the times of the shown graph; None if times are not known."""
+    if remedy is None or not remedy.seconds:
+        return None
+    before, after = predictions.cost(plan), predictions.cost(remedy.plan)
+    times = None if before is None or after is None else (before.seconds, after.seconds)
+    return replace(remedy, seconds=times)
 
 
 def _tried(plan: Plan, predictions: Predictions, output: str) -> ModelAnswers | None:
@@ -180,7 +190,7 @@ def _tried(plan: Plan, predictions: Predictions, output: str) -> ModelAnswers | 
     from ..export.page.first_screen import ModelAnswers
 
     _why, remedy = _answer(plan, predictions)
-    best = remedy if remedy is not None and remedy.seconds else None
+    best = _timed(plan, predictions, remedy)
     return ModelAnswers(predictions.advice(plan), best, _lacks(predictions) or ())
 
 

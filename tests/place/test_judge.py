@@ -189,14 +189,14 @@ def test_a_fit_is_chosen_once(models):
 
 
 def test_the_claim_is_the_cost_models(models):
-    """ "3.1 times as quick" is the ratio of two predictions of the graph that `plan` shows."""
+    """ "3.1 times as quick" is the ratio of two predictions of the same graph."""
     remedy = remedy_of(models["70b"], *BOTH, "-ngl", 60, "-c", 8192)
     machine = Machine.of_sheets({"gpu0": "rtx4090", "gpu1": "rtx4090"})
     seconds = []
     for n in (60, -1):
         devices = ("sim:gpu0,profile=rtx4090", "sim:gpu1,profile=rtx4090", "CPU")
         with llama.open(models["70b"], devices=devices, n_gpu_layers=n, n_ctx=8192) as model:
-            seconds.append(model.plan(1).cost(machine).seconds)
+            seconds.append(model.plan(1, 4096).cost(machine, 4096).seconds)
     assert remedy["seconds"] == pytest.approx(seconds)
     assert remedy["gain"] == pytest.approx(seconds[0] / seconds[1])
 

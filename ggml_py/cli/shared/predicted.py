@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from ...advice.finding import Finding
     from ...cost import Cost, Machine
     from ...plan import Plan
+    from ...trace.planned import Planned
     from .remedies import Remedies
 
 machine_option = click.option(
@@ -82,14 +83,15 @@ class Predictions:
         said = said_of(after.cost(self.machine))
         return "\n".join((str(predicted_time(before, after, self.machine)), *said))
 
-    def cost(self, plan: Plan) -> Cost | None:
+    def cost(self, plan: Planned) -> Cost | None:
         """Cost of the plan, by the machine's file or by data sheets; None if a time is not
         known."""
+        from ...cost.cost import cost_of
         from ...cost.time_difference import n_unknown
 
         if plan.capture.source != "scheduler":
             return None
-        found = plan.cost(self.judging)
+        found = cost_of(plan, self.judging)
         return None if n_unknown(found) else found
 
     def advice(self, plan: Plan) -> Sequence[Finding]:

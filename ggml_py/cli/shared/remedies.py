@@ -91,8 +91,8 @@ class Remedies:
         return found
 
     def best(self, plan: Plan) -> Remedy | None:
-        """The simplest of the quickest, with the plan of the graph that `plan` is of, and the times
-        of both. `found` judges by graphs with half of the context before them."""
+        """The simplest of the quickest, with the plan of the graph that `plan` is of. Its claim is
+        about the judge's graph, which has half of the context before it."""
         from ...place.candidates import simplest
 
         key = id(plan)
@@ -101,11 +101,7 @@ class Remedies:
         best = simplest(self.found())
         if best is not None:
             with self._setup.opened(best.changes) as model:
-                after = model.plan(*self._source.shape)
-            costs = [self._predictions.cost(one) for one in (plan, after)]
-            times = tuple(cost.seconds for cost in costs if cost is not None)
-            seconds = (times[0], times[1]) if best.seconds and len(times) == 2 else None
-            best = replace(best, plan=after, seconds=seconds)
+                best = replace(best, plan=model.plan(*self._source.shape))
         self._best[key] = best
         return best
 
