@@ -120,17 +120,22 @@ _WRITING = {
     r"ggml_backend_tensor_copy(_async)?": ("dst",),
     r"ggml_opt_dataset_get_batch": ("data_batch", "labels_batch"),
 }
-# Calls that compute a graph, and one that prepares it: who computes a plan has no graph.
 _COMPUTING = re.compile(
-    r"ggml_(backend_(sched_)?)?graph_compute(_async|_with_ctx)?|ggml_backend_graph_plan_create"
-    r"|ggml_backend_compare_graph_backend"
+    r"ggml_(backend_(sched_)?)?graph_compute(_async|_with_ctx)?|ggml_backend_compare_graph_backend"
 )
+# A plan does not name its graph, so that is noted when the plan is made.
+_OF_PLANS = {
+    "ggml_backend_graph_plan_compute": " gp_blank_plan_computed(plan);",
+    "ggml_backend_graph_plan_free": " gp_blank_plan(plan, nullptr);",
+}
 
 
 def _noted(f: Function) -> str:
     """Code that notes what `f` gives data to."""
     if f.name == "ggml_backend_buffer_clear":
         return " gp_blank_cleared(buffer);"
+    if f.name in _OF_PLANS:
+        return _OF_PLANS[f.name]
     if _COMPUTING.fullmatch(f.name):
         graphs = [p.name for p in f.params if p.type == "struct ggml_cgraph *"]
         return "".join(f" gp_blank_computed({name});" for name in graphs)
@@ -162,6 +167,8 @@ def _guard(f: Function) -> str:
     body = f"{call};" if void else f"return {call};"
     if _makes_tensor(f) and not _FINDS_TENSOR.fullmatch(f.name):
         body = f"{f.result} made = {call}; GP_CHECK_MADE(made) return made;"
+    if f.name == "ggml_backend_graph_plan_create":
+        body = f"const auto made = {call}; gp_blank_plan(made, {f.params[1].name}); return made;"
     if re.fullmatch("ggml_backend_(sched_)?graph_compute(_async)?", f.name):
         graph = f.params[1].name
         body = f"gp::computing now({graph}); return now.ended({call});"

@@ -15,7 +15,7 @@ LINE = 1 << 16  # characters of one line
 MEMBERS = 16  # of a gzip file: files may follow one another
 VALUES = 1 << 24  # of JSON; a value takes up to 90 bytes of memory, a key 140
 
-HEADER = 128 << 20  # bytes of a model's header
+HEADER = 128 << 20  # bytes of a model's header, at an address with those of all parts
 HEADER_STRINGS = 1 << 21  # in arrays, all together
 PARTS = 1000  # of a split model
 

@@ -33,9 +33,11 @@ def _picture(found: re.Match[str]) -> str:
 
 
 def cell(value: object) -> object:
-    """A cell of a CSV file. Spreadsheets compute text that begins like a formula, so it gets an
-    apostrophe, which they hide."""
-    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
+    """A cell of a CSV file, which may go to a terminal. Spreadsheets compute text that begins like
+    a formula, so it gets an apostrophe, which they hide."""
+    if not isinstance(value, str):
+        return value
+    return f"'{visible(value)}" if value.startswith(_FORMULA) else visible(value)
 
 
 def html(text: str) -> str:

@@ -24,6 +24,7 @@ from ..files.secrets import without_secrets
 from .reader import Gguf
 
 PIECE = 1 << 20  # bytes of the first range; each further one is twice as long
+_PIECE_OF_PART = 64 << 10  # of the other parts of a model, which have no tokens
 _MOST_PIECE = 16 << 20
 _TRIES = 4
 _NUMBER = "([0-9]{1,18})"
@@ -56,9 +57,10 @@ def header_of(address: str, progress: Progress | None = None) -> Iterator[Path]:
         if name != address:
             _NAMES[address] = name
         with named(folder, name.rpartition("/")[0]), named(first, name):
-            _fetch(address, first, progress)
+            room = bounds.HEADER - _fetch(address, first, progress, PIECE, bounds.HEADER)
             for other in _others(address):
-                _fetch(other, Path(folder) / _name_of(other), progress)
+                path = Path(folder) / _name_of(other)
+                room -= _fetch(other, path, progress, _PIECE_OF_PART, room)
             yield first
 
 
@@ -114,13 +116,18 @@ def _others(address: str) -> list[str]:
     ]
 
 
-def _fetch(address: str, path: Path, progress: Progress | None) -> None:
-    """Writes the header into `path`, and gives the file its full length."""
+def _fetch(address: str, path: Path, progress: Progress | None, piece: int, room: int) -> int:
+    """Writes the header into `path`, and gives the file its full length. The number of bytes that
+    were read, in ranges of at least `piece`; the header ends within `room`."""
     import requests  # here: it takes 0.1 s
 
     with requests.Session() as session, path.open("wb") as file:
-        have, piece, total = 0, PIECE, 0
+        have, total = 0, 0
         while True:
+            if have >= room:
+                parts = "" if room == bounds.HEADER else ", with those of the parts before it"
+                most = f"{bounds.HEADER >> 20:,} MiB"
+                raise GgufError(f"{shown(address)}: its header does not end within {most}{parts}")
             data, total = _range(session, address, have, have + piece, total)
             file.write(data)
             file.flush()
@@ -129,12 +136,9 @@ def _fetch(address: str, path: Path, progress: Progress | None) -> None:
                 progress(have, total)
             if have >= total or _is_complete(path):
                 break
-            if have >= bounds.HEADER:
-                raise GgufError(
-                    f"{shown(address)}: its header does not end within {bounds.HEADER >> 20:,} MiB"
-                )
             piece = min(2 * piece, _MOST_PIECE)
         file.truncate(total)
+        return have
 
 
 def _is_complete(path: Path) -> bool:

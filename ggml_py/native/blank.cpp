@@ -31,6 +31,7 @@ mark & mark_of(const ggml_tensor * t) { return *(mark *) t->padding; }
 std::mutex mutex; // protects these
 uint32_t   clears = 0;
 std::unordered_map<ggml_backend_buffer_t, uint32_t> cleared; // in which of the `clears`
+std::unordered_map<ggml_backend_graph_plan_t, const ggml_cgraph *> planned;
 
 std::atomic<uint64_t> n_marks{0}; // how many were made: while it stays the same, no tensor has lost its data
 
@@ -345,6 +346,26 @@ void gp_blank_computed(const ggml_cgraph * graph) {
         if ((mine.bits & (GP_BLANK_NEW | GP_BLANK_COMPUTED)) != GP_BLANK_COMPUTED && gp::is_computed(graph->nodes[i])) {
             mine.bits = (mine.bits & ~GP_BLANK_NEW) | GP_BLANK_COMPUTED;
         }
+    }
+}
+
+void gp_blank_plan(ggml_backend_graph_plan_t plan, const ggml_cgraph * graph) {
+    const std::lock_guard<std::mutex> lock(mutex);
+    planned.erase(plan);
+    if (plan != nullptr && graph != nullptr) {
+        planned[plan] = graph;
+    }
+}
+
+void gp_blank_plan_computed(ggml_backend_graph_plan_t plan) {
+    const ggml_cgraph * graph = nullptr;
+    {
+        const std::lock_guard<std::mutex> lock(mutex);
+        const auto found = planned.find(plan);
+        graph            = found == planned.end() ? nullptr : found->second;
+    }
+    if (graph != nullptr) {
+        gp_blank_computed(graph);
     }
 }
 

@@ -52,6 +52,10 @@ void gp_blank_cleared(ggml_backend_buffer_t buffer);
 struct ggml_tensor * gp_blank_compute(const struct ggml_cgraph * graph);
 // The graph is computed: its nodes have data.
 void gp_blank_computed(const struct ggml_cgraph * graph);
+// The plan prepares this graph; NULL: it is freed.
+void gp_blank_plan(ggml_backend_graph_plan_t plan, const struct ggml_cgraph * graph);
+// The plan's graph is computed.
+void gp_blank_plan_computed(ggml_backend_graph_plan_t plan);
 // Finds and marks the tensors whose memory later nodes use again, when `graph` is computed for `own`, the user's graph.
 // Copies the leafs among them to `leafs`, at most n, and returns their number.
 int gp_blank_find_reused(const struct ggml_cgraph * graph, const struct ggml_cgraph * own, struct ggml_tensor ** leafs, int n);

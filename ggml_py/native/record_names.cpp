@@ -5,10 +5,13 @@
 #include "ggml-impl.h"
 
 #include <algorithm>
+#include <cctype>
 #include <cerrno>
 #include <cstddef>
 #include <cstdio>
+#include <initializer_list>
 #include <sstream>
+#include <string>
 #include <unordered_map>
 
 namespace gp {
@@ -108,10 +111,40 @@ std::string record_tables() {
         ",\"types\":" + names(GGML_TYPE_COUNT, [](int i) { return ggml_type_name((enum ggml_type) i); });
 }
 
-// A record is given to others: no keys of servers in it. files/secrets.py hides more where records are read.
-static bool is_secret_flag(const std::string & word) {
-    return word == "--api-key" || word == "--hf-token" || word == "-hft";
+// A record is given to others, so secrets of the command line are not written: the rules of files/secrets.py. They are
+// not written as std::regex, which recurses for each character of a long prompt.
+namespace {
+
+bool has_any(std::string text, std::initializer_list<const char *> parts) {
+    std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) { return std::tolower(c); });
+    return std::any_of(parts.begin(), parts.end(), [&](const char * part) { return text.find(part) != std::string::npos; });
 }
+
+bool is_secret_flag(const std::string & flag) {
+    return flag.rfind("-", 0) == 0 && has_any(flag, { "api-key", "apikey", "hf-token", "hftoken", "hft", "password", "secret" });
+}
+
+// The word without the password of a server (USER:PASSWORD@HOST) and without secret values of an address's query.
+std::string without_secrets(std::string word) {
+    const size_t scheme = word.find(":/");
+    const size_t start  = scheme == std::string::npos ? 0 : word.find_first_not_of('/', scheme + 1);
+    const size_t end    = start == std::string::npos ? start : word.find_first_of("/?# \t\n", start);
+    const size_t at     = start == std::string::npos ? start : word.rfind('@', end);
+    const size_t colon  = start == std::string::npos ? start : word.find(':', start);
+    if (at != std::string::npos && at >= start && colon < at) {
+        word.replace(colon + 1, at - colon - 1, "***");
+    }
+    for (size_t i = word.find('?'); i != std::string::npos; i = word.find('&', i + 1)) {
+        const size_t equals = word.find('=', i), next = word.find_first_of("&#", i + 1);
+        const bool   has    = equals != std::string::npos && equals < next;
+        if (has && has_any(word.substr(i, equals - i), { "token", "sig", "key", "secret", "passw", "auth", "cred" })) {
+            word.replace(equals + 1, next == std::string::npos ? next : next - equals - 1, "***");
+        }
+    }
+    return word;
+}
+
+} // namespace
 
 std::string record_command_line() {
     std::string text = "[";
@@ -120,8 +153,11 @@ std::string record_command_line() {
         std::string word;
         for (int c = getc(file); c != EOF; c = getc(file)) {
             if (c == 0) {
-                text += (text.size() > 1 ? "," : "") + json_text(is_secret ? "***" : word.c_str());
-                is_secret = !is_secret && is_secret_flag(word);
+                const size_t      equals = word.find('=');
+                const bool        hides  = is_secret_flag(word.substr(0, equals));
+                const std::string shown  = hides && equals != std::string::npos ? word.substr(0, equals + 1) + "***" : without_secrets(word);
+                text += (text.size() > 1 ? "," : "") + json_text(is_secret ? "***" : shown.c_str());
+                is_secret = !is_secret && hides && equals == std::string::npos;
                 word.clear();
             } else {
                 word += (char) c;

@@ -11,6 +11,7 @@ import ggml_py as ggml
 from ggml_py.export import palette, to_dot, to_model_explorer
 from ggml_py.export.page import columns as page_data
 from ggml_py.export.page import to_html
+from ggml_py.export.page.whole import part
 from ggml_py.trace import reference
 from ggml_py.trace.record import BackendRecord, BuftRecord, Capture
 
@@ -67,7 +68,7 @@ def test_blocks_are_told_apart(theme, sight):
 
 @pytest.mark.parametrize("theme", PAPERS)
 def test_what_stands_on_a_colour_is_read(theme):
-    assert f"--paper: {PAPERS[theme]};" in to_html._part("page.css")
+    assert f"--paper: {PAPERS[theme]};" in part("page.css")
     for name, color in palette.COLORS.items():
         fill = getattr(color, theme)
         assert palette.contrast(palette.ink(fill), fill) >= 4.5, name

@@ -28,8 +28,9 @@ def test_on_a_terminal(text, shown):
 
 def test_in_a_spreadsheet():
     for text in ("=1", "+1", "-1", "@x", "\t=1", "\r=1", "\n=1", "\uff1d1"):
-        assert cell(text) == f"'{text}"
+        assert cell(text) == f"'{visible(text)}"
     assert [cell(value) for value in (-1, None, "a=1", "")] == [-1, None, "a=1", ""]
+    assert cell("\x1b]0;t\x07") == "␛]0;t␇"  # a table may go to a terminal
 
 
 def test_in_markdown():

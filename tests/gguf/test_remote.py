@@ -54,6 +54,20 @@ def test_a_name_with_more_parts_than_any_model_has(folder):
         assert len(server.asked) < 5
 
 
+def test_many_parts_with_headers_that_do_not_end(folder, monkeypatch, tmp_path):
+    """The parts of a model are read up to the bound of one header, all together."""
+    whole = (folder / "model.gguf").read_bytes()
+    name = "m-{:05}-of-00900.gguf"
+    (tmp_path / name.format(1)).write_bytes(whole)
+    for i in range(2, 20):
+        (tmp_path / name.format(i)).write_bytes(whole)
+    with serving(tmp_path) as (address, server):
+        monkeypatch.setattr(bounds, "HEADER", 6 * len(whole))
+        first = address.replace("model.gguf", name.format(1))
+        refused(first, r"-0000[67]-of-00900.gguf: its header does not .*, with those of the ")
+        assert server.sent < 8 * len(whole)
+
+
 @pytest.mark.parametrize(
     ("address", "shown"),
     [

@@ -13,6 +13,7 @@ import ggml_py as ggml
 from ggml_py.builds.processor import host
 from ggml_py.errors import ArgumentError, BusyError
 from ggml_py.export.json.values import from_json
+from ggml_py.files.secrets import hidden
 from ggml_py.models.synthetic import LlamaSpec, write_llama
 from ggml_py.record.program_facts import made_at_start, made_by
 from ggml_py.trace.provenance import DeviceMade, Provenance
@@ -195,12 +196,16 @@ def test_a_record_has_no_keys_of_its_program(tmp_path):
         "import sys; sys.path.append(sys.argv[1])\nfrom tests.support.own_records import recorded\n"
         "recorded(sys.argv[2])"
     )
-    words = ["--api-key", "k3y", "-hft", "t0ken", "end"]
+    words = [
+        "--api-key", "k3y", "-hft", "k3y", "--hf-token=k3y", "-mu", "https://user:k3y@host:1/m.gguf",
+        "host?api_key=k3y&n=2", "me:k3y@host:80", "ratio 16:9 @home", "https://host/a:b@c", "end",
+    ]  # fmt: skip
     command = [sys.executable, "-c", program, str(Path(__file__).parents[2]), str(path), *words]
     subprocess.run(command, check=True)
     (process,) = ggml.Record.read(path).processes
-    assert process.argv[-5:] == ("--api-key", "***", "-hft", "***", "end")
-    assert b"k3y" not in path.read_bytes() and b"t0ken" not in path.read_bytes()
+    assert process.argv[-len(words):] == hidden(words)
+    assert process.argv[-3:] == ("ratio 16:9 @home", "https://host/a:b@c", "end")
+    assert b"k3y" not in path.read_bytes()
 
 
 def test_a_file_that_is_there_stays(tmp_path):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import ggml_py as ggml
-from ggml_py.boundary.ffi import ffi
+from ggml_py.boundary.ffi import ffi, lib
 from ggml_py.trace.record import VIEW_OPS
 
 from ..support import random_graphs, rpc_net
@@ -86,6 +86,28 @@ def test_a_result_before_the_compute(chain):
     chain.compute()
     for read in reads:
         assert (read().reshape(-1) == X**2 + 1).all()
+
+
+@pytest.mark.parametrize("raw", [False, True])
+def test_a_result_between_a_graphs_plan_and_its_compute(raw):
+    """A plan does not compute. What `lib` makes by hand is known, too."""
+    with contextlib.ExitStack() as stack:
+        made = Chain(stack, "context")
+        made.alloc()
+        made.x.set(X)
+        cpu = stack.enter_context(ggml.device("CPU").init(n_threads=1))
+        if raw:
+            plan = lib.ggml_backend_graph_plan_create(cpu.ptr, made.graph.ptr)
+        else:
+            plan = stack.enter_context(cpu.graph_plan(made.graph))
+        with pytest.raises(ggml.NoDataError, match=r"'y'.* was not computed since"):
+            made.y.get()
+        if raw:
+            lib.ggml_backend_graph_plan_compute(cpu.ptr, plan)
+            lib.ggml_backend_graph_plan_free(cpu.ptr, plan)
+        else:
+            plan.compute()
+        np.testing.assert_array_equal(made.y.get(), X * X + 1)
 
 
 @reused

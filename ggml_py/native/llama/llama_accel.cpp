@@ -9,7 +9,7 @@
 
 namespace {
 
-// Of the thread, which makes a model and its context with them: another thread may open another model meanwhile.
+// One list for each thread, because several threads may open models at once.
 thread_local bool chosen = false;
 thread_local std::vector<ggml_backend_dev_t> used;
 
