@@ -68,7 +68,8 @@ def command(
     Figures are measured, predicted from a calibration (--machine), by data sheets, or bytes only.
     Options of a model are tried for three seconds; `plan --advice` looks at all of them.
 
-    Exit status: 0 if nothing needs a change, 1 if something does.
+    Exit status: 0 if nothing needs a change, 1 if something does. An error is 1, too, but prints
+    nothing on standard output.
 
     \b
     ggml-py check

@@ -113,12 +113,12 @@ def test_a_device_that_is_not_the_cpu_has_splits_and_copies():
 
 def test_the_machine_is_described_and_what_is_missing_is_said():
     shares = []
-    found = calibrate(["CPU"], 1, seconds=1.0, progress=lambda _what, share: shares.append(share))
+    found = calibrate(["CPU"], 1, seconds=3.0, progress=lambda _what, share: shares.append(share))
     assert shares == sorted(shares) and 0 <= shares[0] <= shares[-1] <= 1
     was = found.described
     assert (was.processor, was.cache, was.n_threads) == (processor(), largest_cache(), 1)
     assert was.build == BUILD["key"]
-    assert 1.0 <= was.seconds < 30
+    assert 3.0 <= was.seconds < 30
     (device,) = found.devices
     assert device.samples
     assert "no time was left for" in device.incomplete

@@ -13,6 +13,7 @@ import pytest
 from ggml_py import Plan
 from ggml_py.export import to_csv, to_dot, to_markdown, to_model_explorer
 from ggml_py.export.rows import NodeRow, node_rows
+from ggml_py.files.foreign import cell
 
 from ..support.drawn_plans import HOSTILE, llama, smallest
 
@@ -41,7 +42,7 @@ def test_csv_has_every_node(world, name):
     assert len(rows) == len(expected)
     for row, node in zip(rows, expected, strict=True):
         assert tuple(row) == NodeRow._fields
-        assert row["name"] == node.name and row["backend"] == (node.backend or "")
+        assert row["name"] == cell(node.name) and row["backend"] == (node.backend or "")
         assert row["ne"] == "x".join(map(str, node.ne)) and row["layer"] == str(
             "" if node.layer is None else node.layer
         )
