@@ -5,14 +5,13 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ..cost.cost import PREDICTED, SHEETS, Cost, estimator_of
 from ..cost.datasheets import SheetEstimator
 from ..memory.plan_memory import memory_of
 from ..memory.shortfalls import MAPPED, Shortfall
-from ..trace.answers.diff import diff as diff_of
 from ..trace.answers.remedy import Remedy
 from ..trace.answers.shares import headline
 from ..trace.planned import Planned, format_bytes
@@ -268,31 +267,6 @@ def _command(made: Provenance, path: str, tests: Sequence[str]) -> str:
     model = [] if {"-m", "--model"}.intersection(flags) else ["-m", path or made.model]
     has_fit = "bench" in program or {"-fit", "--fit"}.intersection(flags)
     return shlex.join([program, *model, *flags, *tests, *([] if has_fit else ["--fit", "off"])])
-
-
-def versus(a: Checkup, b: Checkup) -> Checkup:
-    """Why `b` is slower, or quicker, than `a`: their first graphs, and what only `b` has."""
-    if not a.phases or not b.phases:  # one of them does not fit
-        return replace(b, verdict=f"First: {a.verdict} Second: {b.verdict}", is_wrong=True)
-    one, two = a.phases[0], b.phases[0]
-    diff = diff_of(one.plan, two.plan)
-    decided = "both make the same decisions" if diff.same else diff.headline()
-    verdict = decided
-    if one.seconds and two.seconds:
-        ratio = two.seconds / one.seconds
-        times = f"{format_time(one.seconds)} ({one.known_by}) → {format_time(two.seconds)}"
-        factor = f"{format_factor(max(ratio, 1 / ratio))} times"
-        much = f"takes {factor} as long" if ratio >= 1 else f"is {factor} as quick"
-        if factor == "1 times":
-            much = "takes as long as the first"
-        verdict = f"the second {much}: {times} ({two.known_by}); {decided}"
-    had = {(r.rule, r.headline) for r in a.reasons}
-    only = tuple(r for r in b.reasons if (r.rule, r.headline) not in had)
-    made = [f"{name}: {before} → {after}" for name, (before, after) in diff.context.items()]
-    return replace(
-        b, verdict=capitalised(verdict, two.plan) + ".", is_wrong=bool(diff), reasons=only,
-        made=tuple(made),
-    )  # fmt: skip
 
 
 def _reasons(phases: Sequence[Phase]) -> list[Setback]:

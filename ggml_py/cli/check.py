@@ -101,7 +101,7 @@ def command(
 
 
 def _answer(sources: Sequence[Source], predictions: Predictions) -> Checkup:
-    from ..advice.checkup import versus
+    from ..advice.two_plans import versus
 
     first, *others = (_checked(source, predictions) for source in sources)
     return versus(first, others[0]) if others else first

@@ -48,18 +48,21 @@ def command(
     ggml-py diff before.json.gz model.gguf -ngl 24
     ggml-py diff before.json.gz log.txt --rename gpu0=CUDA0
     """
+    from ..advice.two_plans import verdict_of_change
+
     backends = dict(map(_rename, renames))
     if len(backends) < len(renames):
         raise click.UsageError("--rename: a backend is renamed twice")
     predictions = Predictions(machine_path)
     before, after = plans_of(a, b)
     diff = before.diff(after, backends)
+    verdict = verdict_of_change(before, after, diff, predictions.machine)
     if as_json:
-        echo_json({**diff.to_dict(), **predictions.data(after, before)})
+        echo_json({"verdict": verdict, **diff.to_dict(), **predictions.data(after, before)})
     else:
         from ..export.to_terminal import show_diff
 
-        show_diff(diff, limit=None if verbose else 20)
+        show_diff(diff, None if verbose else 20, verdict=verdict)
         if said := predictions.change(before, after):
             say(said)
     click.get_current_context().exit(int(bool(diff)))

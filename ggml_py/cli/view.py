@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import webbrowser
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 @click.command("view", cls=Verb)
 @click.argument("file", type=SourceType("view"))
-@click.argument("other", type=SourceType("view OTHER"), required=False)
+@click.argument("others", metavar="[OTHER]...", type=SourceType("view OTHER"), nargs=-1)
 @click.option(
     "-o",
     "--output",
@@ -58,10 +59,10 @@ if TYPE_CHECKING:
 )
 @machine_option
 @as_json
-@with_sources("file", "other")
+@with_sources("file", "others")
 def command(
     file: Source,
-    other: Source | None,
+    others: tuple[Source, ...],
     output: str | None,
     html: str | None,
     open_: bool,
@@ -78,19 +79,21 @@ def command(
     FILE` saved. It may also be the log of a program that ran with GGML_SCHED_DEBUG=2 ('-' is
     standard input; llama-bench prints plans with -v only), or a record of `ggml-py record`. For a
     record without --plan or --when, this lists its plans. With OTHER, a second plan or log, the
-    page shows the differences of OTHER. Without an option, this prints the plan's tables, or where
+    page shows the differences of OTHER; with more, it lists all with their times and memory, and
+    shows the one that is chosen. Without an option, this prints the plan's tables, or where
     the run's time went. It needs no native library, no model and no network.
 
     \b
     ggml-py view plan.json.gz --open
     ggml-py view before.json.gz after.json.gz -o diff.html
+    ggml-py view ngl20.json.gz ngl28.json.gz ngl36.json.gz --open
     ggml-py view log.txt -o plan.json.gz
     ggml-py view llama-bench.ggrec
     ggml-py view llama-bench.ggrec --plan 3 -o plan.html
     ggml-py view llama-bench.ggrec --run
     ggml-py view llama-bench.ggrec --op-tests ops.txt
     """
-    files = [file] if other is None else [file, other]
+    files = [file, *others]
     if html is not None:
         if output is not None or format_ is not None:
             raise click.UsageError("--html OUT already means -o OUT --format html: give only one")
@@ -107,26 +110,31 @@ def command(
         check_target(op_tests, force)
         _write_op_tests(file, op_tests)
         return
-    if file.kind is RECORD and not (file.chooses or other) and _makes_page(output, format_, open_):
+    if file.kind is RECORD and not (file.chooses or others) and _makes_page(output, format_, open_):
         check_options(file)
         if as_run:
             file.run()  # which says what is missing
         _record_page(file.record, output, open_, force, machine_path)
         return
-    chosen = as_run or file.chooses or other or output or open_
+    chosen = as_run or file.chooses or others or output or open_
     if not chosen and file.kind is RECORD:
         echo_json(to_dict(file.record)) if as_json else click.echo(table(file.record))
         return
     check_options(*files)
     run = file.run() if as_run or file.kind is RUN else None
-    if run is not None and other is not None:
+    if run is not None and others:
         raise click.UsageError(f"{file} is a run, which cannot be compared: give it alone")
+    if len(others) > 1:
+        if not _makes_page(output, format_, open_):
+            raise click.UsageError(f"{len(files)} plans are a page: give -o OUT.html or --open")
+        _page_of_plans(files, output, open_, force, machine_path)
+        return
     plans = plans_of(*files) if run is None else []
     source: Plan | Run = plans[0] if run is None else run
     machine = None if machine_path is None else load_machine(machine_path)
     if machine is not None and not (output or open_):
         raise click.UsageError("--machine adds predicted times to a page (-o, --open)")
-    compared = plans[1] if other is not None else None
+    compared = plans[1] if others else None
     if output is not None:
         save(source, output, format_, compared, force, machine)
         click.echo(f"{output}: {_headline(source)}", err=True)
@@ -138,6 +146,7 @@ def command(
         echo_json(source.to_json() if compared is None else plans[0].diff(compared).to_dict())
         return
     if output is None and not open_:
+        from ..advice.two_plans import verdict_of_change
         from ..export.to_terminal import show, show_diff
         from ..run import Run
 
@@ -148,7 +157,8 @@ def command(
             if source.provenance.known:
                 say(f"made with {source.provenance.text}")
         else:
-            show_diff(source.diff(compared))
+            found = source.diff(compared)
+            show_diff(found, verdict=verdict_of_change(source, compared, found))
 
 
 def _say_predicted(source: Plan | Run, machine: Machine | None) -> None:
@@ -170,18 +180,46 @@ def _makes_page(output: str | None, format_: str | None, open_: bool) -> bool:
 def _record_page(
     record: Record, output: str | None, open_: bool, force: bool, machine_path: str | None
 ) -> None:
-    """Writes or opens the page of a whole record."""
-    from ..files.writing import write_whole
+    """The page of a whole record."""
     from ..record.to_page import page
 
-    content = page(record, None if machine_path is None else load_machine(machine_path)).encode()
+    content = page(record, None if machine_path is None else load_machine(machine_path))
+    _write_page(content, counted(len(record.plans), "plan"), output, open_, force)
+
+
+def _page_of_plans(
+    files: Sequence[Source],
+    output: str | None,
+    open_: bool,
+    force: bool,
+    machine_path: str | None,
+) -> None:
+    """The page of three plans or more."""
+    from ..export.page.to_html import render_plans
+
+    names = [Path(str(file)).name for file in files]
+    if len({*names}) < len(names):
+        names = [str(file) for file in files]
+    plans = plans_of(*files)
+    for i, file in enumerate(files):
+        if file.kind is RECORD:
+            names[i] += f", plan {file.recorded.index}"
+    machine = None if machine_path is None else load_machine(machine_path)
+    content = render_plans([*zip(names, plans, strict=True)], machine)
+    _write_page(content, counted(len(plans), "plan"), output, open_, force)
+
+
+def _write_page(content: str, what: str, output: str | None, open_: bool, force: bool) -> None:
+    """Writes the page, opens it, or both."""
+    from ..files.writing import write_whole
+
     if output is not None:
-        write_whole(output, content, force)
-        click.echo(f"{output}: {counted(len(record.plans), 'plan')}", err=True)
+        write_whole(output, content.encode(), force)
+        click.echo(f"{output}: {what}", err=True)
     if open_:
         target = output if output is not None and _is_page(output) else _temporary()
         if target != output:
-            write_whole(target, content)
+            write_whole(target, content.encode())
         _browse(target)
 
 

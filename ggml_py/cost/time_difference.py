@@ -86,6 +86,17 @@ def n_unknown(cost: Cost) -> int:
     return len(cost.unknown) + len(cost.missing_copies)
 
 
+def known_cost(plan: Planned, machine: Machine | None) -> Cost | None:
+    """The plan's cost on a machine; without one that by data sheets, or None if these do not know
+    all of the plan. Raises ValueError with `machine` for a plan without shapes."""
+    if machine is not None:
+        return cost_of(plan, machine)
+    if plan.capture.source != "scheduler":
+        return None
+    cost = cost_of(plan, Machine.of_sheets({}))
+    return None if n_unknown(cost) else cost
+
+
 def predicted(cost: Cost) -> str:
     """A sentence."""
     if n := n_unknown(cost):

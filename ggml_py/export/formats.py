@@ -59,7 +59,11 @@ EXPORTERS = (
         runs="to_chrome",
     ),
     Exporter(
-        "markdown", (".md",), "for pasting into an issue: short, the rest folded", "to_markdown"
+        "markdown",
+        (".md",),
+        "for pasting into an issue: short, the rest folded",
+        "to_markdown",
+        True,
     ),
     Exporter("dot", (".dot", ".gv"), "for Graphviz: backends' colours, layers folded", "to_dot"),
     Exporter(

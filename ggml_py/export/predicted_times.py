@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from ..cost.cost import PREDICTED, Cost, cost_of
-from ..cost.machine import Machine
-from ..cost.time_difference import n_unknown
+from ..cost.cost import PREDICTED, Cost
 from ..cost.unmeasured import no_total
-from ..trace.planned import Planned
 from ..trace.units import format_interval
 from .run_times import SplitTime, Times
 
@@ -34,17 +31,6 @@ def predicted_times(cost: Cost) -> Times:
         True,
         said,
     )
-
-
-def known_cost(plan: Planned, machine: Machine | None) -> Cost | None:
-    """The plan's cost on a machine; without one that by data sheets, or None if these do not know
-    all of the plan. Raises ValueError with `machine` for a plan without shapes."""
-    if machine is not None:
-        return cost_of(plan, machine)
-    if plan.capture.source != "scheduler":
-        return None
-    cost = cost_of(plan, Machine.of_sheets({}))
-    return None if n_unknown(cost) else cost
 
 
 def _ns(seconds: float | None) -> int:

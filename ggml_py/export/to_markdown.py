@@ -9,7 +9,9 @@ from collections.abc import Sequence
 
 from ..advice.all_findings import advice
 from ..advice.checkup import verdict_by_bytes
+from ..advice.two_plans import verdict_of_change
 from ..files.foreign import fenced, markdown
+from ..trace.answers.diff import diff
 from ..trace.answers.excerpt import limits
 from ..trace.answers.shares import headline
 from ..trace.names import counted
@@ -22,8 +24,11 @@ _MOST = 60_000  # characters: GitHub refuses an issue of more than 65,536
 _ROWS = 30
 
 
-def render(plan: Planned) -> str:
-    """The text. A layout that would not fit into an issue is cut, and says so."""
+def render(plan: Planned, other: Planned | None = None) -> str:
+    """The text. A layout that would not fit into an issue is cut, and says so. With `other` it has
+    the differences of the two plans only."""
+    if other is not None:
+        return _differences(plan, other)
     verdict = verdict_by_bytes(plan)
     lines = [
         *([f"**{markdown(verdict)}**", ""] if verdict else []),
@@ -65,6 +70,15 @@ def render(plan: Planned) -> str:
     title = f"{counted(len(rows), 'copy', 'copies')}, the largest first"
     lines += _folded(title, ("split", "tensor", "what", "", "bytes"), rows)
     return "\n".join(lines) + "\n" + _layout(plan, _MOST - sum(len(line) + 1 for line in lines))
+
+
+def _differences(plan: Planned, other: Planned) -> str:
+    found = diff(plan, other)
+    lines = [f"**{markdown(verdict_of_change(plan, other, found))}**"]
+    for title, rows in found.sections():
+        pairs = [row.partition(": ")[::2] for row in rows]
+        lines += _folded(f"{title} ({len(rows)})", ("what", "change"), pairs)
+    return "\n".join(lines) + "\n"
 
 
 def _whose(plan: Planned) -> str:

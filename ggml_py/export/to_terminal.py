@@ -64,10 +64,13 @@ def show(
         say(f"not known: {sentence}", console=console, style="dim")
 
 
-def show_diff(diff: Diff, limit: int | None = 20, console: Console | None = None) -> None:
-    """Prints what differs, a table for each kind of difference (the first `limit` rows)."""
+def show_diff(
+    diff: Diff, limit: int | None = 20, console: Console | None = None, verdict: str = ""
+) -> None:
+    """Prints the verdict, or else the headline, and a table for each kind of difference (the first
+    `limit` rows)."""
     console = console or new_console()
-    say(diff.headline(), console=console, style="bold")
+    say(verdict or diff.headline(), console=console, style="bold")
     for title, rows in diff.sections():
         table = new_table("", "", title=title)
         table.show_header = False

@@ -124,8 +124,8 @@ def test_files(models):
     assert "flags: -ngl all → -ngl 20" in data["made"]
     assert [one["rule"] for one in data["reasons"]] == ["GP119"]
     data = answer(plan, plan, status=0)
-    assert data["verdict"].startswith("The second takes as long as the first: ")
-    assert data["verdict"].endswith("both make the same decisions.")
+    assert data["verdict"].startswith("The second takes as long as the first by data sheets (")
+    assert data["verdict"].endswith("): both make the same decisions.")
 
 
 @pytest.mark.thorough("long")

@@ -548,8 +548,9 @@ def with_sources(*arguments: str) -> Callable[[F], F]:
                      if isinstance(p, SourceOption) and p.name not in own)  # fmt: skip
             options = {str(option.name): given.pop(str(option.name)) for option in about}
             for name in arguments:
-                if given[name] is not None:
-                    given[name].options = options
+                found = given[name] if isinstance(given[name], tuple) else (given[name],)
+                for source in filter(None, found):
+                    source.options = options
             if given[arguments[0]] is not None:
                 given[arguments[0]].words = command_line()
             return function(**given)

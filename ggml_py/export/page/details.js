@@ -78,9 +78,9 @@ function tensorDetails(app, p, t) {
     el('div.tags', {}, el('span.tag', {}, which + (app.diff ? (p ? ' after' : ' before') : '')),
       tag(app, p, plan.backend[t]), plan.cause(t) ? el('span.tag.mono', {}, plan.cause(t)) : null,
       off ? tint(el('span.tag.color', {}, off.reason), `off-${reasonKind(off.reason)}`) : null),
+    app.diff ? bothSides(app, p, t) : null,
     facts(app, p, t, kind, node),
     ...(node ? arrowsInto(app, p, t) : []),
-    app.diff ? otherSide(app, p, t) : null,
     ...(copy ? copyPart(app, p, copy) : []),
     ...chainPart(app, p, t, copy),
     ...(node ? whyNot(app, p, t) : []),
@@ -124,14 +124,18 @@ function arrowsInto(app, p, t) {
     `${bytes(arrow.bytes)} copied from ${plan.backendName(arrow.from)}`)));
 }
 
-function otherSide(app, p, t) {
+// A node before and after: its backend, cause and time.
+function bothSides(app, p, t) {
   const other = app.partner({p, t});
-  const where = p ? 'before' : 'after';
-  if (!other) return app.plans[p].isNode(t) ? el('p.advice', {}, `There is no such node ${where}.`) : null;
-  const plan = app.plans[other.p];
-  const same = plan.backendName(plan.backend[other.t]) === app.plans[p].backendName(app.plans[p].backend[t]);
-  return el('p.advice', {}, `${where}: `, ref(app, other.p, other.t), ' on ', tag(app, other.p, plan.backend[other.t]),
-    ` ${plan.cause(other.t)}`, same ? '' : ' (moved)');
+  if (!other) return app.plans[p].isNode(t) ? el('p.advice', {}, `There is no such node ${p ? 'before' : 'after'}.`) : null;
+  const sides = p ? [other, {p, t}] : [{p, t}, other], moved = new Set(sides.map(({p, t}) => app.plans[p].backendName(app.plans[p].backend[t]))).size > 1;
+  const rows = [
+    [moved ? 'moved' : 'backend', ({p, t}) => tag(app, p, app.plans[p].backend[t])],
+    ['cause', ({p, t}) => app.plans[p].cause(t) || '–'],
+    ['takes', ({p, t}) => app.plans[p].time && app.plans[p].computed[t] ? splitWords(app.plans[p], t, app.plans[p].took(t)) : '–'],
+  ];
+  return el('table.sides', {}, el('thead', {}, el('tr', {}, el('th'), ...sides.map(one => el('th', {}, ref(app, one.p, one.t, one.p ? 'after' : 'before'))))),
+    el('tbody', {}, ...rows.map(([what, of]) => el('tr', {}, el('td.soft', {}, what), ...sides.map(one => el('td', {}, of(one)))))));
 }
 
 function copyPart(app, p, copy) {

@@ -2,24 +2,28 @@
 
 function glance(app) {
   const box = document.getElementById('glance');
-  const cards = app.diff ? [changesCard(app), totalsCard(app), movedCard(app), contextCard(app)]
+  const cards = app.diff ? [changesCard(app), totalsCard(app), movedCard(app), findingsCard(app)]
     : [timeCard(app), reasonsCard(app), memoryCard(app), offCard(app), copiesCard(app)];
   box.replaceChildren(...cards.filter(Boolean));
-  if (app.isBeside) document.getElementById('headline').textContent = app.diff.headline;
+  if (app.isBeside) {
+    document.getElementById('verdict').replaceChildren(...flagged(app.diff.verdict));
+    document.getElementById('headline').textContent = '';
+  }
   chips(app);
   actions(app);
 }
 
 function card(title, ...children) { return el('div.card', {}, el('h2', {}, title), ...children); }
 
-// How the plan was made.
+// How the plan was made; of two, what differs in that.
 function chips(app) {
-  const all = app.diff ? [] : app.plans[0].data.chips;
+  const {made} = app.diff || {}, all = !made ? app.plans[0].data.chips : made.length ? made : [['made with', 'the same']];
   const chip = ([key, value]) => el('span.made', {}, el('span.soft', {}, key), ` ${value}`);
-  const rest = all.filter(([key]) => !SHOWN.has(key));
+  const rest = made ? all.slice(MOST_CHIPS) : all.filter(([key]) => !SHOWN.has(key));
   document.getElementById('chips').replaceChildren(...all.filter(one => !rest.includes(one)).map(chip),
     rest.length ? el('details', {}, el('summary', {}, `${rest.length} more`), ...rest.map(chip)) : '');
 }
+const MOST_CHIPS = 12;
 const SHOWN = new Set(['program', 'flags', 'context', 'tokens', 'tokens before', 'sequences', 'devices', 'ggml', 'times from', 'read from', 'planned by']);
 
 // What can be done about the verdict.
@@ -242,6 +246,11 @@ function totalsCard(app) {
   const [a, b] = app.plans, sum = plan => plan.data.shares || [];
   const off = plan => plan.off.reduce((n, row) => n + row.nodes.length, 0);
   const rows = [
+    ...(a.time && b.time ? [['time', ...[a, b].map(plan => duration(plan.time.total) || 'not known')]] : []),
+    ...a.data.memory.flatMap(({device, needed}) => {
+      const other = b.data.memory.find(each => each.device === device);
+      return other ? [[`memory of ${device}`, exactBytes(needed), exactBytes(other.needed)]] : [];
+    }),
     ['nodes', ...[a, b].map(plan => plan.computedOn.reduce((x, y) => x + y, 0))],
     ['splits', a.splits.length, b.splits.length],
     ['copies', a.copies.length, b.copies.length],
@@ -263,16 +272,15 @@ function movedCard(app) {
   return card('Differences',
     changed.some(ids => ids.length) ? el('button', {onclick: () => app.choose('what changed', changed)},
       `Show ${plural(Math.max(...changed.map(ids => ids.length)), 'changed node')}`) : null,
-    ...sections.filter(([title]) => title !== 'made with').map(([title, rows], i) =>
+    ...sections.map(([title, rows], i) =>
       el('details.finding', {open: i === 0}, el('summary', {}, `${title} (${rows.length})`),
         ...rowsOf(rows.slice(0, 200).map(row => el('li', {}, row)), 8))));
 }
 
-function contextCard(app) {
-  const made = app.diff.sections.find(([title]) => title === 'made with');
+function findingsCard(app) {
   const advice = app.plans.map(plan => plan.data.advice);
-  return card('Made with', made ? el('ul.notes', {}, ...made[1].map(row => el('li', {}, row))) : el('p.good', {}, 'the same'),
-    ...advice.flatMap((found, p) => [el('h3', {}, `advice ${p ? 'after' : 'before'}`),
+  return card('Findings',
+    ...advice.flatMap((found, p) => [el('h3', {}, p ? 'after' : 'before'),
       found.length ? el('ul.notes', {}, ...found.map(one => el('li', {title: one.text},
         el('button.ref', {onclick: () => app.chooseFinding(one, p)}, `${one.id} ${one.title}${one.bytes ? `, ${bytes(one.bytes)}` : ''}`))))
         : el('p.good', {}, 'nothing')]));

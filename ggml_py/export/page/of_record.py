@@ -12,6 +12,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from ...cost.machine import Machine
+from ...cost.time_difference import known_cost
 from ...trace.names import TOKEN_INPUTS, counted
 from ...trace.planned import Planned
 from ...trace.recorded import (
@@ -25,7 +26,7 @@ from ...trace.recorded import (
     Recorded,
 )
 from ..palette import lanes
-from ..predicted_times import known_cost, predicted_times
+from ..predicted_times import predicted_times
 from ..run_times import median_of, times
 from ..timeline import GIVE, SCHEDULER, Slice, of_computes
 from . import columns
@@ -50,8 +51,17 @@ class PagePlan(NamedTuple):
     computed: int
     at_least: bool  # whether it may have been computed more often
     when: int  # ns since its process began; -1: not known
-    difference: str  # from the plan before it
+    difference: str  # from the plan before it; of several plans a verdict, beside the first
     plan: Callable[[], Planned]  # raises ValueError if it is damaged
+    beside: Beside | None = None  # only of several plans, which nobody computed
+
+
+class Beside(NamedTuple):
+    """What a plan of several takes and needs."""
+
+    ns: int  # predicted; -1: not known
+    known_by: str
+    memory: tuple[tuple[str, int, int | None], ...]  # of each device: name, needed, free
 
 
 class PageProcess(NamedTuple):
@@ -67,7 +77,7 @@ class PageProcess(NamedTuple):
 class PageRecord(NamedTuple):
     """What the page of a record or run shows."""
 
-    kind: str  # "Record" or "Run"
+    kind: str  # "Record", "Run" or "3 plans"
     programs: tuple[PageProcess, ...]
     notes: tuple[str, ...] = ()  # what is wrong with it
     file: str = ""  # for command lines; "" if there is none
@@ -139,9 +149,10 @@ def what(plan: Planned) -> str:
 
 
 def _row(one: PagePlan, damaged: Mapping[int, str]) -> dict[str, Any]:
-    told = one._asdict() | {"plan": None}
+    told = one._asdict()
     del told["plan"]
-    return told | {"damaged": damaged.get(one.number, "")}
+    beside = one.beside and one.beside._asdict()
+    return told | {"damaged": damaged.get(one.number, ""), "beside": beside}
 
 
 def _spent(program: PageProcess) -> dict[int, int]:
@@ -209,8 +220,8 @@ def _left_out(
     if n := len(rows) - len(drawn) - len(damaged):
         yield (
             f"{n} of {counted(len(rows), 'plan')} {'is' if n == 1 else 'are'} only listed: there is"
-            f" room for {MOST_NODES:,} nodes, and the others took more time or were computed more "
-            "often"
+            f" room for {MOST_NODES:,} nodes, and the others "
+            f"{'come first' if rows[0].beside else 'took more time or were computed more often'}"
         )
 
 

@@ -32,6 +32,13 @@ Object.assign(App.prototype, {
     return told.filter(text => text).join(' · ');
   },
 
+  // Of a plan that stands beside others: its part of the longest time, and the memory it needs.
+  besideOthers({beside}, plans) {
+    const most = Math.max(...plans.map(each => each.beside.ns));
+    return [beside.ns > 0 ? meter(beside.ns / most) : null,
+      ...beside.memory.map(([device, needed, free]) => el('span.small', {}, `${device}: ${exactBytes(needed)}${free === null ? '' : ` of ${exactBytes(free)}`}`))];
+  },
+
   rail() {
     const box = el('nav', {id: 'rail', 'aria-label': 'Plans', tabindex: 0});
     const main = this.get('center').parentNode;
@@ -39,15 +46,15 @@ Object.assign(App.prototype, {
     main.prepend(box);
     const {programs, notes, drawn} = this.recording;
     box.append(...notes.map(text => el('p.doubtful', {}, text)), ...programs.flatMap(program => [
-      program.name ? el('h2.name', {}, program.name) : el('h2', {}, 'Plans'),
+      program.name ? el('h2.name', {}, program.name) : el('h2', {}, program.plans[0]?.beside ? 'Plans, beside 0' : 'Plans'),
       program.about.length ? el('details', {}, el('summary.small', {}, 'about it'), ...program.about.map(text => el('p.small', {}, text))) : '',
       ...program.plans.map(row => el(`button.plan${row.number in drawn ? '' : '.listed'}`, {
         'data-plan': row.number, title: row.difference || null, onclick: () => this.openPlan(row.number),
-      }, el('span.right', {}, `${row.computed.toLocaleString('en')}${row.at_least ? '+' : ''}×`),
-      el('b', {}, `${row.number} ${row.label}`), el('span.small', {}, this.timesOf(row.number)),
+      }, el('span.right', {}, row.beside ? duration(row.beside.ns) : `${row.computed.toLocaleString('en')}${row.at_least ? '+' : ''}×`),
+      el('b', {}, `${row.number} ${row.label}`), ...row.beside ? this.besideOthers(row, program.plans) : [el('span.small', {}, this.timesOf(row.number))],
       el('span.small', {}, `${plural(row.n_splits, 'split')}, ${plural(row.n_copies, 'copy', 'copies')} (${bytes(row.copy_bytes)})`
         + `${row.when < 0 ? '' : `, first after ${duration(row.when)}`}`),
-      row.difference && row.difference !== 'first' ? el('span.small.unlike', {}, `unlike ${row.difference}`) : null,
+      row.difference && row.difference !== 'first' ? el(`span.small.${row.beside ? 'beside' : 'unlike'}`, {}, row.beside ? row.difference : `unlike ${row.difference}`) : null,
       row.damaged ? el('span.small', {}, 'damaged') : row.number in drawn ? null : el('span.small', {}, 'only listed'))),
     ]));
     this.opened(this.recording.shown);
@@ -130,10 +137,16 @@ function listedDetails(app, number) {
     el('h2.name', {}, `Plan ${number}, ${row.label}`),
     el('p', {}, row.damaged || `It is only listed here: a page has room for some plans.`),
     !row.damaged && command ? el('p', {}, 'Its own page: ', el('code', {}, command.replace(' N ', ` ${number} `))) : null,
-    el('dl.facts', {}, ...[['computed', `${row.computed}${row.at_least ? ' or more' : ''} times`], ['times', app.timesOf(number)],
+    el('dl.facts', {}, ...[['computed', row.beside ? '' : `${row.computed}${row.at_least ? ' or more' : ''} times`], ['times', timesIn(app, row)],
       ['unlike', row.difference], ['splits', row.n_splits], ['copies', `${row.n_copies}, ${bytes(row.copy_bytes)}`],
       ['nodes', row.n_nodes]].flatMap(([what, value]) => value === '' ? [] : [el('dt', {}, what), el('dd', {}, String(value))])),
   ].filter(Boolean);
+}
+
+// What is known of a plan's time, in words.
+function timesIn(app, {number, beside}) {
+  if (!beside) return app.timesOf(number);
+  return beside.ns < 0 ? 'not known' : `${duration(beside.ns)} (${beside.known_by})`;
 }
 
 // For printing: the list as a table.
@@ -142,7 +155,7 @@ function printedPlans(app) {
     el('h2', {}, program.name || 'Plans'), ...program.about.map(text => el('p.small', {}, text)),
     el('table', {}, el('thead', {}, el('tr', {}, ...['plan', 'kind', 'computed', 'times', 'unlike the plan before'].map(text => el('th', {}, text)))),
       el('tbody', {}, ...program.plans.slice(0, MOST_PRINTED).map(row => el('tr', {}, ...[row.number, row.label,
-        `${row.computed}${row.at_least ? '+' : ''}`, app.timesOf(row.number), row.difference].map(text => el('td', {}, String(text))))))),
+        row.beside ? '' : `${row.computed}${row.at_least ? '+' : ''}`, timesIn(app, row), row.difference].map(text => el('td', {}, String(text))))))),
     program.plans.length > MOST_PRINTED ? el('p', {}, `${program.plans.length - MOST_PRINTED} more`) : null,
   ]).filter(Boolean);
 }

@@ -5,19 +5,25 @@ from __future__ import annotations
 from bisect import bisect_left
 from typing import Any
 
+from ...advice.two_plans import phase_with, verdict_of_two
+from ...cost.cost import Cost
 from ...trace.answers.diff import diff as compare
 from ...trace.answers.match import match_tensors
 from ...trace.planned import Planned
 
 
-def data(before: Planned, after: Planned) -> dict[str, Any]:
-    """The differences, the pairs of nodes, and the slots that nodes of both plans share."""
+def data(
+    before: Planned, after: Planned, costs: tuple[Cost | None, Cost | None] = (None, None)
+) -> dict[str, Any]:
+    """The differences, the pairs of nodes, and the slots that nodes of both plans share. The
+    verdict has the times of `costs`."""
     pairs = {
         i: j
         for i, j in match_tensors(before.capture, after.capture).pairs.items()
         if i < len(before.nodes) and j < len(after.nodes)
     }
     diff = compare(before, after)
+    one, two = (phase_with(plan, cost) for plan, cost in zip((before, after), costs, strict=True))
     changed = [
         sorted({side.index for c in diff.changed if (side := getattr(c, which)).index is not None})
         for which in ("before", "after")
@@ -25,8 +31,9 @@ def data(before: Planned, after: Planned) -> dict[str, Any]:
     for ids, only in zip(changed, (diff.removed, diff.added), strict=True):
         ids += [t.index for t in only if t.index is not None]
     return {
-        "headline": diff.headline(),
-        "sections": [[title, rows] for title, rows in diff.sections()],
+        "verdict": verdict_of_two(one, two, diff),
+        "made": diff.made_with(),
+        "sections": [[title, rows] for title, rows in diff.sections() if title != "made with"],
         "pairs": [pairs.get(i, -1) for i in range(len(before.nodes))],
         "changed": changed,
         "slots": slots(pairs, len(before.nodes), len(after.nodes)),

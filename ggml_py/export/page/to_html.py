@@ -6,19 +6,21 @@ inserted. The same plan gives the same bytes.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from ...cost.machine import Machine
+from ...cost.time_difference import known_cost
 from ...trace.answers.excerpt import mark
 from ...trace.answers.shares import headline
 from ...trace.planned import Planned
 from ...trace.record import collection_paused
 from ...trace.recorded import Recorded
-from ..predicted_times import known_cost
 from . import columns as page_data
 from . import of_record
 from . import side_by_side as page_diff
 from .first_screen import ModelAnswers
+from .of_plans import of_plans
 from .whole import part, whole
 
 SCRIPTS = (
@@ -43,24 +45,27 @@ def render(
     if isinstance(source, Recorded):
         return render_recording(of_record.of_run(source), machine)
     with collection_paused():
+        cost = known_cost(source, machine)
         data: dict[str, Any] = {
-            "plans": [page_data.data(source, None, known_cost(source, machine), tried)],
+            "plans": [page_data.data(source, None, cost, tried)],
             "diff": None,
             "view": tried.view if tried else "lanes",
         }
         if tried is not None and tried.best is not None and _can_be_beside(source, tried.best.plan):
             after = tried.best.plan
-            beside = page_data.data(after, None, known_cost(after, machine))
-            data["beside"] = {"plan": beside, "diff": page_diff.data(source, after)}
+            costs = cost, known_cost(after, machine)
+            beside = page_data.data(after, None, costs[1])
+            data["beside"] = {"plan": beside, "diff": page_diff.data(source, after, costs)}
         line = headline(source)
         if other is not None:
-            data["plans"].append(page_data.data(other, None, known_cost(other, machine)))
-            data["diff"] = page_diff.data(source, other)
-            line = data["diff"]["headline"]
+            costs = cost, known_cost(other, machine)
+            data["plans"].append(page_data.data(other, None, costs[1]))
+            data["diff"] = page_diff.data(source, other, costs)
+            line = ""
     title = _title(source) if other is None else _title_of_two(source, other)
     if parts := [part for p in (source, other) if p is not None and (part := mark(p.capture))]:
         title += f": {'; '.join(parts)}"
-    verdict = data["plans"][0]["verdict"] if other is None else ""
+    verdict = (data["diff"] or data["plans"][0])["verdict"]
     return _page(title, line, data, verdict)
 
 
@@ -77,6 +82,12 @@ def render_recording(given: of_record.PageRecord, machine: Machine | None = None
     shown = told["drawn"][told["shown"]]
     data: dict[str, Any] = {"plans": [], "diff": None, "view": "timeline", "recording": told}
     return _page(told["title"], told["headline"], data, shown["verdict"])
+
+
+def render_plans(plans: Sequence[tuple[str, Planned]], machine: Machine | None = None) -> str:
+    """The page of several plans with their names: one is shown, and what each takes and needs is
+    listed, beside the first. Raises ValueError with `machine` for plans without shapes."""
+    return render_recording(of_plans(plans, machine), machine)
 
 
 def _title(plan: Planned) -> str:

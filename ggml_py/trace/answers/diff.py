@@ -44,6 +44,7 @@ class Difference:
     is_computed: bool
     before: Side
     after: Side
+    weight_bytes: int = 0  # if it is a weight that is elsewhere, and its size is known
 
     @property
     def moved(self) -> bool:
@@ -155,7 +156,7 @@ class Diff:
         copies = f"{a.n_copies} ({format_bytes(a.copy_bytes)})"
         copies_after = f"{b.n_copies} ({format_bytes(b.copy_bytes)})"
         same = "same as far as printed" if any(self.parts) else "same"
-        start = same if self.same else f"{len(self.moved)} of {counted(a.n_nodes, 'node')} moved"
+        start = same if self.same else self._moves()
         only = [sum(t.kind == NODE for t in side) for side in (self.removed, self.added)]
         if any(only):
             start += f", {counted(only[0], 'node')} only before, {only[1]} only after"
@@ -164,6 +165,27 @@ class Diff:
             f"{start}; splits {_arrow(a.n_splits, b.n_splits)}, "
             f"copies {_arrow(copies, copies_after)}"
         )
+
+    def _moves(self) -> str:
+        """How much moved, and where to: the way of most nodes, or of the weights of no node."""
+        ways: Counter[tuple[str, str]] = Counter()
+        heavy: Counter[tuple[str, str]] = Counter()
+        for c in self.changed:
+            if c.moved and (c.is_computed or c.weight_bytes):
+                way = (c.before.backend or "unknown", c.after.backend or "unknown")
+                ways[way] += c.is_computed
+                heavy[way] += c.weight_bytes
+        text = f"{len(self.moved)} of {counted(self.before.n_nodes, 'node')}"
+        if nbytes := heavy.total():
+            text += f" and {format_bytes(nbytes)} of weights"
+        if not ways:
+            return f"{text} moved"
+        (src, dst), _n = max(ways.items(), key=lambda item: (item[1], heavy[item[0]]))
+        return f"{text} moved{', most' if len(ways) > 1 else ''} from {src} to {dst}"
+
+    def made_with(self) -> list[tuple[str, str]]:
+        """What differs in how both were made: its name, and both sides in words."""
+        return [(name, _arrow(*sides)) for name, sides in self.context.items()]
 
     def _parts(self) -> list[tuple[str, str]]:
         return [(s, p) for s, p in zip(("before", "after"), self.parts, strict=True) if p]
@@ -174,7 +196,7 @@ class Diff:
         moved = [c for c in self.changed if c.moved]
         other = [c for c in self.changed if not c.moved]
         rows = {
-            "made with": [f"{name}: {_arrow(*sides)}" for name, sides in self.context.items()],
+            "made with": [": ".join(row) for row in self.made_with()],
             "on another backend": _grouped((_named(c), _sides(c)) for c in moved if c.is_computed),
             "held on another backend": _grouped(
                 (_named(c), _sides(c)) for c in moved if not c.is_computed
@@ -327,8 +349,10 @@ class _Comparison:
             same_place = len(set(names)) == 1
         if same_place and not other_cause and not other_memory:
             return None
-        op = y.record.op_desc
-        return Difference(y.name, op, y.record.kind, y.is_computed, before, after)
+        op, kind = y.record.op_desc, y.record.kind
+        is_known = y.is_weight and not (self.partial or same_place)
+        weight_bytes = y.nbytes if is_known else 0
+        return Difference(y.name, op, kind, y.is_computed, before, after, weight_bytes)
 
     def splits(self, of: Planned, other: Planned, pairs: Mapping[int, int]) -> Iterable[SplitStart]:
         """The splits of one plan that start where no split of the other does."""

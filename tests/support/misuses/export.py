@@ -30,7 +30,7 @@ MISUSES = [
     misuse("export-other-a-file", lambda e: _plan(e).export(e.tmp_path / "p.html", other="q.json"),
            TypeError, "other='q.json'", "Plan.from_json reads one"),
     misuse("export-two-as-text", lambda e: _plan(e).export(e.tmp_path / "p.txt", other=_plan(e)),
-           ValueError, "text shows only one plan", "two can be compared in html"),
+           ValueError, "text shows only one plan", "two can be compared in html, markdown"),
     misuse("export-run", lambda e: _recorded(e).export(e.tmp_path / "r.csv"),
            ValueError, "a run can only be shown alone", "only in json, html, chrome"),
 ]  # fmt: skip
