@@ -132,7 +132,7 @@ def test_same_plan(make):
     plan, other = make(), make(supports=no_relu)
     checks.assert_same_plan(plan, make())
     said = fails(checks.assert_same_plan, plan, other)
-    assert said.startswith("2 of 9 nodes moved; splits 3 → 7")
+    assert said.startswith("2 of 9 nodes moved from gpu0 to CPU; splits 3 → 7")
     assert "\n  2× on CPU from act-* (RELU): 1 node, 1 copied in (2.0 KiB)\n" in said
     assert "2× act-* (RELU): gpu0 2.sup → CPU 3.best" in said
     assert "act-0 (RELU(f32 [64, 8])) is on CPU: 3.best" in said  # explain

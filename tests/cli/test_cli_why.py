@@ -10,6 +10,7 @@ import pytest
 from rich.console import Console
 
 import ggml_py as ggml
+from ggml_py.advice.two_plans import verdict_of_change
 from ggml_py.cli.shared.what_if_options import ChangeType, changed
 from ggml_py.export.layers import layers as layers_of
 from ggml_py.export.to_terminal import show_diff, show_passes
@@ -251,7 +252,8 @@ def test_changes_can_be_written(arguments):
 
 def test_what_if_without_a_backend(folder):
     out = ok("plan", folder / "p.json.gz", "--what-if", "drop=BLAS", command=BLOCKED)
-    assert re.match(r"What if drop=BLAS:\n\d+ of \d+ nodes moved; splits \d+ → 1, ", out), out
+    moved = r"\d+ of \d+ nodes moved from BLAS to CPU; splits \d+ → 1, "
+    assert re.match(rf"What if drop=BLAS:\n{moved}", out), out
 
 
 def test_several_changes_are_one_plan(folder):
@@ -266,9 +268,9 @@ def test_several_changes_are_one_plan(folder):
     )
 
 
-def _shown_diff(plan, other):
+def _shown_diff(plan, other, verdict=""):
     file = StringIO()
-    show_diff(plan.diff(other), console=Console(file=file, width=80))
+    show_diff(plan.diff(other), console=Console(file=file, width=80), verdict=verdict)
     return file.getvalue()
 
 
@@ -310,21 +312,26 @@ def test_changes_that_cannot_be_say_why(folder, change, message):
 
 # --- diff
 
+SAME = "Both make the same decisions."
+
 
 def test_diff_of_the_same(folder):
     given = ("-d", "BLAS", "-d", "CPU", "-nr", "--n-tokens", 64)
-    assert ok("diff", folder / "p.json.gz", folder / "m.gguf", *given).startswith("same; ")
-    assert ok("diff", folder / "q.json", folder / "q.json", command=BLOCKED).startswith("same; ")
+    assert ok("diff", folder / "p.json.gz", folder / "m.gguf", *given).startswith(SAME)
+    assert ok("diff", folder / "q.json", folder / "q.json", command=BLOCKED).startswith(SAME)
 
 
 def test_diff_of_others_exits_1(folder):
     a, b = (ggml.Plan.from_json(folder / name) for name in ("p.json.gz", "q.json"))
     done = run("diff", folder / "p.json.gz", folder / "q.json", command=BLOCKED)
     assert (done.returncode, done.stderr) == (1, "")
-    assert done.stdout == _shown_diff(a, b)
+    verdict = verdict_of_change(a, b, a.diff(b))
+    assert done.stdout == _shown_diff(a, b, verdict)
     done = run("diff", folder / "p.json.gz", folder / "q.json", "--json")
     assert done.returncode == 1
-    assert json.loads(done.stdout) == json.loads(json.dumps(a.diff(b).to_dict()))
+    assert json.loads(done.stdout) == {
+        "verdict": verdict, **json.loads(json.dumps(a.diff(b).to_dict()))
+    }  # fmt: skip
 
 
 def test_diff_shows_all_rows_when_asked(folder, mlp, tmp_path):
@@ -341,7 +348,7 @@ def test_diff_with_renamed_backends(folder, tmp_path):
     ok("plan", folder / "m.gguf", *card, "-o", tmp_path / "c.json")
     files = folder / "s.json.gz", tmp_path / "c.json"
     assert run("diff", *files).returncode == 1
-    assert ok("diff", *files, "--rename", "gpu0=card").startswith("same; ")
+    assert ok("diff", *files, "--rename", "gpu0=card").startswith(SAME)
     assert "no backend 'x'" in fails("diff", *files, "--rename", "x=card")
     assert "expected OLD=NEW" in fails("diff", *files, "--rename", "x", code=2)
     twice = ("--rename", "gpu0=card", "--rename", "gpu0=CPU")
@@ -382,7 +389,7 @@ def test_which_print_of_a_log(folder, log):
     for dump, name in ((0, "p.json.gz"), (1, "s.json.gz"), (-2, "p.json.gz")):
         done = run("diff", log, folder / name, "--dump", dump, command=BLOCKED)
         assert (done.returncode, done.stderr) == (0, "")
-        assert done.stdout.startswith("same; ")
+        assert done.stdout.startswith(SAME)
     assert run("diff", log, folder / "p.json.gz").returncode == 1
     error = fails("plan", log, "--dump", 2)
     assert error == f"error: {log}: --dump 2: the log has 2 debug prints, from 0\n"

@@ -338,7 +338,8 @@ def test_a_page_of_two_plans(world):
     moved = [c.before.index for c in before.diff(after).changed if c.before.index is not None]
     assert told["diff"]["changed"] == [moved, moved] and moved
     assert told["diff"]["pairs"] == list(range(len(before.nodes)))
-    assert len(told["plans"]) == 2 and told["diff"]["headline"] == before.diff(after).headline()
+    made = [list(row) for row in before.diff(after).made_with()]
+    assert len(told["plans"]) == 2 and told["diff"]["made"] == made
 
 
 # --- runs

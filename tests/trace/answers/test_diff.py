@@ -60,7 +60,7 @@ def test_a_node_that_moves_its_causes_and_its_splits(plans):
     assert "  h (MUL_MAT): BLAS 1.wgt0 → CPU 1.wgt0" in str(diff).splitlines()
     # the one after it has another cause: a neighbour that spreads to it
     assert "  node_1 (RELU): CPU 3.best → CPU 2.sup" in str(diff).splitlines()
-    assert diff.headline() == "1 of 3 nodes moved; splits 3 → 2, copies 0 (0 B)"
+    assert diff.headline() == "1 of 3 nodes moved from BLAS to CPU; splits 3 → 2, copies 0 (0 B)"
     back = after.diff(before)
     assert back.splits_added == diff.splits_removed and back.moved[0].before == moved.after
 
@@ -289,7 +289,9 @@ def test_story_16328_the_splits_of_a_graph_with_two_settings():
     world = World(recipe=layers, homes=(-1, -1, -1), op_offload=False)
     before, after = plan_of(world), plan_of(replace(world, op_offload=True))
     diff = before.diff(after)
-    assert diff.headline() == "3 of 3 nodes moved; splits 1 → 2, copies 0 (0 B) → 3 (14.0 KiB)"
+    assert diff.headline() == (
+        "3 of 3 nodes moved from CPU to gpu0; splits 1 → 2, copies 0 (0 B) → 3 (14.0 KiB)"
+    )
     assert (before.n_splits, after.n_splits) == (1, 2)
     assert len(diff.splits_added) - len(diff.splits_removed) == 1
     assert {e.tensor: e.nbytes for e in diff.copies_added} == {"inp": 6144, "w0": 4096, "w1": 4096}
@@ -305,7 +307,9 @@ def test_an_op_that_a_device_learns(sims):
                 h = named(net.c.mul_mat(w, net.c.silu(h)), f"l_out-{i}")
             made.append(net.plan(h))
     diff = made[0].diff(made[1])
-    assert diff.headline() == "2 of 4 nodes moved; splits 4 → 1, copies 3 (768 B) → 1 (256 B)"
+    assert diff.headline() == (
+        "2 of 4 nodes moved from CPU to gpu0; splits 4 → 1, copies 3 (768 B) → 1 (256 B)"
+    )
     assert [(c.op, c.before.backend, c.after.backend) for c in diff.moved] == [
         ("SILU", "CPU", "gpu0")
     ] * 2
