@@ -134,7 +134,7 @@ def test_changes_that_are_named_can_be_tried(folder, plan):
     for change in data["what_if"]:
         options = [word for one in change for word in ("--what-if", one)]
         out = ok("plan", folder / "p.json.gz", *options, command=BLOCKED)
-        assert re.search(r"1 of \d+ nodes moved from CPU to card;", out)
+        assert re.search(r"1 of \d+ nodes( and \S+ \S+ of weights)? moved from CPU to card;", out)
         assert re.search(r"^embd \(GET_ROWS\) +CPU [\w.]+ → card ", out, re.M)
 
 

@@ -350,7 +350,7 @@ class _Comparison:
         if same_place and not other_cause and not other_memory:
             return None
         op, kind = y.record.op_desc, y.record.kind
-        is_known = y.is_weight and not (self.partial or same_place)
+        is_known = y.is_weight and bufts[0] != bufts[1] and not (self.partial or same_place)
         weight_bytes = y.nbytes if is_known else 0
         return Difference(y.name, op, kind, y.is_computed, before, after, weight_bytes)
 
