@@ -20,16 +20,20 @@ class Color(NamedTuple):
     dark: str
 
 
-DEVICES = ("b0", "b1", "b2", "b3")  # backends with memory of their own; more start again at b0
+DEVICES = tuple(f"b{i}" for i in range(8))  # backends with memory of their own, and again from b0
 COLORS = {
     "b0": Color("#1e6abd", "#497be2"),
     "b1": Color("#0ea86c", "#35bc83"),
     "b2": Color("#49c5ff", "#78dafa"),
-    "b3": Color("#c17ebe", "#c093d4"),
-    "host": Color("#7a6f7c", "#56678c"),  # the last backend, the CPU
-    "host2": Color("#afc3a2", "#857e71"),  # others that compute in the host's memory, like BLAS
+    "b3": Color("#c17ebe", "#a59cee"),
+    "b4": Color("#7c2e4c", "#a2495c"),
+    "b5": Color("#9582fa", "#d3fdd8"),
+    "b6": Color("#522d89", "#cf0db4"),
+    "b7": Color("#2206e5", "#bbd9b3"),
+    "host": Color("#7a6f7c", "#1d6c94"),  # the last backend, the CPU
+    "host2": Color("#afc3a2", "#8f8385"),  # others that compute in the host's memory, like BLAS
     "off-op": Color("#c22a26", "#f0372c"),  # on the host: the device does not support the op
-    "off-weight": Color("#e17006", "#e8a926"),  # a weight or a cache is in other memory
+    "off-weight": Color("#e17006", "#f58a2f"),  # a weight or a cache is in other memory
     "off-other": Color("#e0bc09", "#f3e455"),  # a neighbour, a pin or a setting decided
     "none": Color("#c9ced6", "#3a404b"),  # no backend
     "arrow": Color("#7a4fc4", "#b795f5"),  # a copy

@@ -6,6 +6,8 @@ from itertools import pairwise
 
 import pytest
 
+from ggml_py.export.palette import contrast
+
 from ..support.drawn_plans import llama, spread
 from ..support.page_driver import click, details, picked, settle, until
 
@@ -64,6 +66,18 @@ def test_every_lane_has_its_height(width, height, open_page):
         return [box.y + row.y, row.h];
     })()""")
     assert y >= 0 and y + h <= height
+
+
+def test_nine_lanes_have_a_colour_each(open_page):
+    page = open_page("eight", color_scheme="dark")
+    for _theme in ("dark", "light"):
+        fills, inks = page.evaluate("""(() => {
+            const names = page.plans[0].backends.map(b => b.color);
+            return ['', 'on-'].map(on => names.map(name => page.lanes.colors[on + name]));
+        })()""")
+        assert len(set(fills)) == 9
+        assert all(contrast(a, b) >= 4.5 for a, b in zip(fills, inks, strict=True))
+        page.keyboard.press("m")
 
 
 def test_a_page_that_fits_does_not_scroll(open_page):

@@ -10,13 +10,12 @@ import pytest
 import ggml_py as ggml
 from ggml_py.export import palette, to_dot, to_model_explorer
 from ggml_py.export.page import columns as page_data
-from ggml_py.export.page import to_html
-from ggml_py.export.page.whole import part
+from ggml_py.export.page import to_html, whole
 from ggml_py.trace import reference
 from ggml_py.trace.record import BackendRecord, BuftRecord, Capture
 
 from ..support import captures
-from ..support.drawn_plans import llama, smallest
+from ..support.drawn_plans import llama, smallest, spread
 
 # How people see colours whose eyes lack one kind of cone (Machado, Oliveira, Fernandes 2009).
 SIGHTS = {
@@ -68,7 +67,7 @@ def test_blocks_are_told_apart(theme, sight):
 
 @pytest.mark.parametrize("theme", PAPERS)
 def test_what_stands_on_a_colour_is_read(theme):
-    assert f"--paper: {PAPERS[theme]};" in part("page.css")
+    assert f"--paper: {PAPERS[theme]};" in whole.part("page.css")
     for name, color in palette.COLORS.items():
         fill = getattr(color, theme)
         assert palette.contrast(palette.ink(fill), fill) >= 4.5, name
@@ -106,7 +105,8 @@ def planned(*kinds):
         (("GPU", "GPU", "ACCEL", "CPU"), ("b0", "b1", "host2", "host")),
         (("ACCEL", "CPU"), ("b0", "host")),
         (("CPU",), ("b0",)),
-        (("GPU",) * 5 + ("CPU",), ("b0", "b1", "b2", "b3", "b0", "host")),
+        (("GPU",) * 8 + ("CPU",), (*palette.DEVICES, "host")),
+        (("GPU",) * 9 + ("CPU",), (*palette.DEVICES, "b0", "host")),
     ],
 )
 def test_the_colours_of_backends(kinds, expected):
@@ -116,6 +116,11 @@ def test_the_colours_of_backends(kinds, expected):
 def test_a_log_has_colours():
     plan = ggml.Plan.from_debug_log(llama(2).text())
     assert palette.lanes(plan) == ("b0", "host")
+
+
+def test_eight_cards_and_the_cpu_have_a_colour_each():
+    for plan in (planned(*["GPU"] * 8, "CPU"), spread(8)):
+        assert len(set(palette.lanes(plan))) == len(set(palette.fills(plan).values())) == 9
 
 
 def test_every_picture_has_them():

@@ -23,8 +23,7 @@ class Lanes {
   }
 
   readColors() {
-    const style = getComputedStyle(document.documentElement);
-    const palette = ['b0', 'b1', 'b2', 'b3', 'host', 'host2', 'off-op', 'off-weight', 'off-other', 'none', 'arrow', 'changed'];
+    const style = getComputedStyle(document.documentElement), palette = document.documentElement.dataset.colors.split(' ');
     for (const name of ['paper', 'page', 'ink', 'soft', 'line', 'faint', 'accent', 'pick', ...palette,
       ...palette.map(each => `on-${each}`)]) this.colors[name] = style.getPropertyValue(`--${name}`).trim();
   }

@@ -44,7 +44,8 @@ def whole(
         f"script-src '{_digest(script)}'; style-src '{_digest(css)}'"
     )
     return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<!doctype html>\n<html lang="en" data-colors="{" ".join(palette.COLORS)}">\n<head>\n'
+        '<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         '<meta name="generator" content="ggml_py">\n'
