@@ -10,6 +10,7 @@ MACHINE ?= $(shell uname -m)
 BACKEND ?= cuda
 BUDGET ?= 540
 PYODIDE ?= 314.0.7
+AXE ?= 4.14.1
 
 .PHONY: help build test all lint format oracle sanitize schema docs site pyodide serve wheel wheels wheel-pure gpu-kit gpu-run gpu-results
 help:           ## list these verbs
@@ -49,8 +50,8 @@ docs:           ## refresh the tables of docs/ and what its examples print
 site:           ## the documentation site in site/
 	@NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs build && echo site/index.html
 
-pyodide:        ## Python for browsers, from npm: the site's page that opens files (docs/open) needs it
-	npm install --no-save --no-package-lock --no-audit --no-fund pyodide@$(PYODIDE)
+pyodide:        ## Python for browsers (docs/open needs it) and axe (tests of pages need it), from npm
+	npm install --no-save --no-package-lock --no-audit --no-fund pyodide@$(PYODIDE) axe-core@$(AXE)
 
 serve:          ## the site on http://127.0.0.1:8000, built again when a page changes
 	@NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs serve

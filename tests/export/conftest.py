@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +14,8 @@ from ggml_py.models.synthetic import LlamaSpec, write_llama
 
 from ..support.page_driver import settle
 from ..support.upstream_prints import LLAMAS, PRINT, TREE
+
+AXE = Path(__file__).parents[2] / "node_modules" / "axe-core" / "axe.min.js"
 
 
 @pytest.fixture
@@ -37,6 +40,21 @@ def open_file(browser):
     for context in contexts:
         context.close()
     assert wrong == []
+
+
+@pytest.fixture(scope="session")
+def axe():
+    """What axe has against a page as it is shown, a line for each rule and element."""
+    if not AXE.is_file():
+        pytest.skip("axe-core: `make pyodide` first")
+    source = AXE.read_text(encoding="utf-8")
+
+    def violations(page):
+        found = page.evaluate(f"{source}; axe.run().then(result => result.violations)")
+        return [f"{rule['id']}: {node['html'][:160]} {node['failureSummary']}"
+                for rule in found for node in rule["nodes"]]  # fmt: skip
+
+    return violations
 
 
 @pytest.fixture(scope="session")

@@ -61,3 +61,11 @@ def test_a_phone(report, open_file):
     page = open_file(report, width=360, height=740, color_scheme="dark")
     assert page.evaluate("document.documentElement.scrollWidth") <= 360
     assert page.evaluate("document.documentElement.dataset.theme") == "dark"
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_axe_has_nothing_against_it(report, open_file, axe, theme):
+    page = open_file(report, color_scheme=theme)
+    page.click("#states button:has-text('2 same')")
+    page.evaluate("document.querySelectorAll('details').forEach(each => { each.open = true; })")
+    assert axe(page) == []

@@ -45,7 +45,7 @@ VIEWS.push({
     };
     const every = columns.length > 40 ? 5 : columns.length > 20 ? 2 : 1;
     const table = el('table.heat', {'aria-label': 'Layers and roles; arrow keys move, Enter shows the nodes'},
-      el('thead', {}, el('tr', {}, el('th', {}, ''), ...columns.map(layer => el('th.num', {scope: 'col'}, layer < 0 ? '–' : layer % every ? '' : `${layer}`)))),
+      el('thead', {}, el('tr', {}, el('td'), ...columns.map(layer => layer > 0 && layer % every ? el('td') : el('th.num', {scope: 'col'}, layer < 0 ? '–' : `${layer}`)))),
       el('tbody', {}, ...rows.map(role => el('tr', {}, el('th', {scope: 'row'}, plan.data.roles[role]), ...columns.map(layer => button(role, layer))))));
     table.addEventListener('keydown', event => stepCell(table, event));
     const first = table.querySelector('button');

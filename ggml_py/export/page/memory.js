@@ -168,7 +168,7 @@ class MemoryMap {
     const alive = aliveAt(this.buffer, this.step), {plan, app} = this;
     this.at.textContent = `Step ${this.step}: ${plan.steps.length ? plan.step(this.step) : 'nothing'}. Alive: `
       + `${exactBytes(alive.reduce((sum, block) => sum + block.padded, 0))} in ${plural(alive.length, 'tensor')}`;
-    this.alive.replaceChildren(el('table', {}, el('thead', {}, el('tr', {}, ...['tensor', 'bytes', 'address', 'steps', ''].map(text => el('th', {}, text)))),
+    this.alive.replaceChildren(el('table', {}, el('thead', {}, el('tr', {}, ...['tensor', 'bytes', 'address', 'steps', 'reuse'].map(text => el('th', {}, text)))),
       el('tbody', {}, ...alive.slice(0, MOST_ALIVE).map((block, i) => el('tr', {'data-tensor': block.tensor, 'aria-selected': String(app.picked?.t === block.tensor)},
         el('td', {}, el('button.ref', {onclick: () => this.pick(block.tensor)}, plan.label(block.tensor)), ` (${plan.op(block.tensor)})`),
         el('td.num', {}, exactBytes(block.padded)), el('td.num', {}, exactBytes(block.at)),
