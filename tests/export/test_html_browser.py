@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 import ggml_py as ggml
 from ggml_py.advice.two_plans import verdict_of_change
 from ggml_py.export import rows
+from ggml_py.export.page.first_screen import ModelAnswers
+from ggml_py.export.page.to_html import render
 from ggml_py.export.palette import COLORS, contrast
+from ggml_py.trace.answers.remedy import Remedy
 
 from ..support.drawn_plans import HOSTILE, llama, ran, smallest, waited_late
 from ..support.page_driver import EVERY, click, details, matches, picked, shown, until
@@ -26,6 +31,7 @@ def made(plans):
         "large": (llama(1000, refused=("SOFT_MAX",)),),
         "run": (ran(fallback),),
         "splits": (waited_late(fallback),),
+        "many": (llama(40, refused=("SOFT_MAX",)),),
         "two": (fallback, fallback.what_if(supports={("gpu0", "SOFT_MAX"): True})),
     }
 
@@ -92,8 +98,9 @@ def test_a_click_on_a_node_explains_it(made, open_page):
         assert link.text in text
     page.click("#details .why-not button")
     assert matches(page) == [n.id for n in plan.nodes if n.op == "SOFT_MAX"]
-    page.click("#details a.ref >> nth=0")  # a name in the explanation leads on
-    assert picked(page) is not None
+    page.focus("#details a.ref >> nth=0")  # a name in the explanation leads on
+    page.keyboard.press("Enter")
+    assert picked(page) not in (None, node.id)
 
 
 @pytest.mark.parametrize("name", ["golden", "views", "fallback", "hostile", "log", "empty"])
@@ -527,6 +534,11 @@ def test_the_tip_is_inside_of_a_narrow_window(open_page):
         page.mouse.move(x, box["y"] + box["height"] / 3)
         tip = page.evaluate("page.get('tip').getBoundingClientRect().toJSON()")  # 0 if it is hidden
         assert tip["left"] >= 0 and tip["right"] <= 390
+    wide = page.evaluate("""[200, 385].map(clientX => {
+        page.tipAt(page.get('tip'), {clientX, clientY: 9}, 'some words '.repeat(20));
+        return page.get('tip').offsetWidth;
+    })""")
+    assert wide[0] == wide[1] > 300  # not squeezed at the edge
 
 
 def test_a_link_to_a_node_after(open_page):
@@ -542,3 +554,49 @@ def test_a_run_of_which_only_splits_were_measured(open_page):
     assert "measured" in known and page.evaluate("page.axis.together(0, 0)")
     page.evaluate(f"page.pick(0, page.plans[0].splits[{split}].start, true)")
     assert f"not measured alone; its split #{split} took at most" in details(page)
+
+
+def test_back_from_the_plan_beside(made, open_file, tmp_path):
+    (plan,) = made["fallback"]
+    after = plan.what_if(supports={("gpu0", "SOFT_MAX"): True})
+    best = Remedy("-ngl 99", after, "fewer bytes", "not checked", "bytes")
+    (tmp_path / "page.html").write_text(
+        render(plan, None, None, ModelAnswers((), best)), encoding="utf-8"
+    )
+    page = open_file(tmp_path / "page.html")
+    steps = [
+        (lambda: page.click("button:has-text('See that plan')"), True),
+        (page.go_back, False),
+        (page.go_forward, True),
+        (lambda: page.click("button:has-text('Show this plan alone')"), False),
+    ]
+    for step, beside in steps:
+        with page.expect_event("load"):
+            step()
+        assert page.evaluate("Boolean(page.diff)") == beside == ("#beside" in page.url)
+
+
+def test_labels_and_small_text_have_their_room(open_page):
+    page = open_page("many")
+    for width in (390, 1440):
+        page.set_viewport_size({"width": width, "height": 844})
+        page.click("#tab-layers")
+        ends = page.eval_on_selector_all(
+            ".heat thead th", """all => all.map(th => {
+                const range = document.createRange();
+                range.selectNodeContents(th);
+                return [range.getBoundingClientRect().left, range.getBoundingClientRect().right];
+            })"""
+        )  # fmt: skip
+        assert len(ends) > 5 and all(a[1] < b[0] for a, b in pairwise(ends))
+    sizes = page.eval_on_selector_all(
+        ".big:has(small)",
+        "all => all.map(one => [one.offsetHeight, one.lastChild.getClientRects().length])",
+    )
+    assert max(n for _, n in sizes) > 1  # lines
+    assert all(high < 28 + 17 * (n - 1) for high, n in sizes)
+    padding = page.evaluate("""(() => {
+        document.body.insertAdjacentHTML('beforeend', '<span class="severity note"></span>');
+        return getComputedStyle(document.body.lastChild).padding;
+    })()""")
+    assert padding == "0px 6px"

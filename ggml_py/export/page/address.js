@@ -64,11 +64,8 @@ Object.assign(App.prototype, {
 
   copyLink() { return this.copy(location.href, 'The link is copied.'); },
 
-  // Loads the page again with or without the plan beside it.
-  turnBeside() {
-    location.hash = this.diff ? '' : BESIDE;
-    location.reload();
-  },
+  // With or without the plan beside it, for which the page is loaded again.
+  turnBeside() { location.hash = this.diff ? '' : BESIDE; },
 });
 
 function nodeOf(text) { return text.startsWith('after:') ? [1, text.slice(6)] : [0, text]; }

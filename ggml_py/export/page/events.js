@@ -200,6 +200,7 @@ Object.assign(App.prototype, {
     tip.hidden = !text;
     if (!text) return;
     tip.textContent = text;
+    tip.style.left = 0;   // beside the edge it would be as narrow as its place
     tip.style.left = `${Math.max(4, Math.min(event.clientX + 14, innerWidth - tip.offsetWidth - 4))}px`;
     tip.style.top = `${Math.max(4, Math.min(event.clientY + 16, innerHeight - tip.offsetHeight - 4))}px`;
   },
@@ -232,7 +233,7 @@ Object.assign(App.prototype, {
           '[': () => this.setStage(this.stage - 1), ']': () => this.setStage(this.stage + 1),
           t: () => this.view(this.shown === 'table' ? 'lanes' : 'table'),
           m: () => this.theme(), c: () => this.copyLink(), '?': () => this.get('help').showModal(),
-          Enter: () => event.target.closest('button, summary') || this.get('details').focus(),
+          Enter: () => event.target.closest('button, summary, a') || this.get('details').focus(),
           Escape: () => {
             this.clear();
             this.unpick();
@@ -298,5 +299,9 @@ function printedSplits(app, p) {
   const app = window.page = new App(shown, isBeside);
   // page.html#ffn_out-3 and page.html#95 open with that node.
   app.visit(location.hash.slice(1));
-  window.addEventListener('popstate', () => app.visit(location.hash.slice(1)));
+  window.addEventListener('popstate', () => {
+    const address = location.hash.slice(1);
+    if (data.beside && address.startsWith(BESIDE) !== isBeside) location.reload();
+    else app.visit(address);
+  });
 }

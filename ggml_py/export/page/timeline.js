@@ -351,13 +351,7 @@ class Timeline {
     return near.reduce((a, b) => this.run.took[b] > this.run.took[a] ? b : a, i);   // the slowest at this pixel
   }
 
-  tip(event, text) {
-    const tip = this.app.get('tip');
-    tip.hidden = !text;
-    tip.textContent = text;
-    tip.style.left = `${Math.max(4, Math.min(event.clientX + 14, innerWidth - tip.offsetWidth - 4))}px`;
-    tip.style.top = `${Math.max(4, Math.min(event.clientY + 16, innerHeight - tip.offsetHeight - 4))}px`;
-  }
+  tip(event, text) { this.app.tipAt(this.app.get('tip'), event, text); }
 
   said(slice) {
     return `${slice.name} · ${this.took(slice)}${slice.bytes ? ` · ${bytes(slice.bytes)}` : ''}`;
