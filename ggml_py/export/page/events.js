@@ -67,6 +67,7 @@ Object.assign(App.prototype, {
     this.get('zoom-out').onclick = () => this.lanes.zoom(1 / 1.5);
     this.get('zoom-in').onclick = () => this.lanes.zoom(1.5);
     this.get('zoom-all').onclick = () => this.lanes.fit();
+    this.saves();
     this.get('theme').onclick = () => this.theme();
     this.get('link').onclick = () => this.copyLink();
     const help = this.get('help');

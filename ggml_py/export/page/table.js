@@ -17,7 +17,7 @@ const COLUMNS = [
   {title: 'FLOPs', width: 66, num: true, of: (app, p, t) => app.plans[p].kind(t).flops, shown: n => n ? count(n) : ''},
 ];
 
-const TIME = {title: 'time', width: 74, num: true, of: (app, p, t) => app.plans[p].took(t), shown: n => n > 0 ? duration(n) : ''};
+const TIME = {title: 'time', unit: 'ns', width: 74, num: true, of: (app, p, t) => app.plans[p].took(t), shown: n => n > 0 ? duration(n) : ''};
 
 // Columns for the other plan.
 const OTHER = [

@@ -25,7 +25,7 @@ from .whole import part, whole
 
 SCRIPTS = (
     "elements", "plan", "search", "axis", "lanes", "arrows", "minimap", "glance", "details",
-    "table", "main", "views", "layers", "memory", "address", "timeline", "rail", "events",
+    "table", "main", "views", "layers", "memory", "address", "timeline", "rail", "save", "events",
 )  # fmt: skip
 
 
