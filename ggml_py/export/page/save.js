@@ -96,15 +96,9 @@ Object.assign(App.prototype, {
   },
 
   saves() {
-    const lanes = async make => {
-      this.view('lanes');
-      this.lanes.resize();
-      this.lanes.draw();
-      return make();
-    };
     const made = {
-      svg: ['lanes.svg', () => lanes(() => new Blob([this.lanesSvg()], {type: 'image/svg+xml'}))],
-      png: ['lanes.png', () => lanes(() => new Promise(done => this.lanes.canvas.toBlob(done)))],
+      svg: ['lanes.svg', async () => new Blob([this.lanesSvg()], {type: 'image/svg+xml'})],
+      png: ['lanes.png', () => new Promise(done => this.lanes.canvas.toBlob(done))],
       csv: ['nodes.csv', async () => new Blob([this.tableCsv()], {type: 'text/csv'})],
     };
     for (const [kind, [name, make]] of Object.entries(made)) this.get(`save-${kind}`).onclick = async () => {
