@@ -8,6 +8,7 @@ a row is shown as upstream prints it. C: SET_CAUSE in ggml-backend.cpp
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import NamedTuple
 
 
@@ -131,6 +132,7 @@ _NUMBERED = "|".join(re.escape(row.code) for row in CODES if row.numbered)
 PATTERN = re.compile(rf"{PINNED.code}|({_NUMBERED})\d+|(?!{_NUMBERED})\d\.\w+")
 
 
+@lru_cache(maxsize=1000)  # a page asks for each tensor
 def find(code: str, stage: int = NOT_KNOWN) -> Code | None:
     """The row of a code that was set in `stage`, or None."""
     rows = [row for row in CODES if row.code == code or (row.numbered and is_of(row, code))]

@@ -6,9 +6,12 @@ import sys
 import pytest
 
 from ggml_py.cli.shared import bar as bar_
+from ggml_py.cli.shared import output
 from ggml_py.cli.shared.bar import bar
 from ggml_py.cli.shared.model_options import read_model
 from ggml_py.models.synthetic import LlamaSpec, write_llama
+
+from ..support.drawn_plans import smallest
 
 
 class Terminal(io.StringIO):
@@ -54,6 +57,16 @@ def test_it_is_drawn_now_and_then_only(monkeypatch):
             show(i / 100)
     text = screen.getvalue()
     assert " 0%" in text and " 1%" not in text
+
+
+@pytest.mark.parametrize(("limit", "is_said"), [(1, True), (60, False)])
+def test_a_page_of_many_nodes_is_announced(monkeypatch, tmp_path, limit, is_said):
+    screen = look(monkeypatch)
+    monkeypatch.setattr(output, "_MANY", limit)
+    output.save(smallest(), str(tmp_path / "a\x1b.html"))
+    said = screen.getvalue()
+    assert said.startswith(f"writing {tmp_path}/a\N{SYMBOL FOR ESCAPE}.html, ") == is_said
+    assert said.endswith(" nodes ...\r\x1b[K") == is_said and bool(said) == is_said
 
 
 def test_nobody_looks(monkeypatch):

@@ -49,3 +49,16 @@ def bar(what: str, wanted: bool = True, at_once: bool = False) -> Iterator[Calla
             shown.update(task, completed=share, refresh=True)
 
         yield show
+
+
+@contextmanager
+def line(what: str, wanted: bool = True) -> Iterator[None]:
+    """Shows `what` on terminals until the end of the block: work whose share is not known."""
+    if not wanted or not sys.stderr.isatty():
+        yield
+        return
+    print(f"{visible(what)} ...", end="", file=sys.stderr, flush=True)
+    try:
+        yield
+    finally:
+        print("\r\x1b[K", end="", file=sys.stderr, flush=True)

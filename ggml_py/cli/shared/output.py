@@ -9,6 +9,7 @@ import click
 
 from ...export.wrapping import told
 from ...files.writing import whole_file
+from .bar import line
 
 if TYPE_CHECKING:
     from ...cost import Machine
@@ -21,6 +22,9 @@ def say(text: str) -> None:
     """Prints sentences, wrapped to the terminal. A command line is printed by click.echo: a line
     that was broken cannot be copied."""
     click.echo(told(text))
+
+
+_MANY = 2000  # nodes that a page takes longer for than people wait without a word
 
 
 class _NotWrittenError(Exception):
@@ -70,8 +74,10 @@ def save(
     """`Plan.export` or `Run.export`; errors name the command's option, not the argument."""
     from ...export import formats
 
+    n_nodes = sum(len(plan.nodes) for plan in getattr(source, "plans", (source,)))
     try:
-        formats.export(source, path, format, other, force, machine, tried)
+        with line(f"writing {path}, {n_nodes:,} nodes", n_nodes > _MANY):
+            formats.export(source, path, format, other, force, machine, tried)
     except FileExistsError:
         raise FileExistsError(f"{path} already exists: --force replaces it") from None
     except OSError as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING
 
 from ...typed import typed
@@ -48,6 +49,7 @@ class Decisions:
         self._raw = raw_steps_of(plan)
         self._about: dict[int, list[int]] = {}  # numbers of steps
         self._copies: dict[tuple[int, int], int] = {}
+        self._step = cache(lambda i: step_of(plan, i))
         for i, step in enumerate(self._raw):
             self._about.setdefault(step.tensor, []).append(i)
             if step.query == "copy" and step.witness >= 0:
@@ -56,13 +58,13 @@ class Decisions:
     @typed
     def about(self, t: PlanTensor) -> list[Step]:
         """All steps about `t`."""
-        return [step_of(self.plan, i) for i in self._about.get(t.id, ())]
+        return [self._step(i) for i in self._about.get(t.id, ())]
 
     @typed
     def copy(self, source: int, backend: int) -> Step | None:
         """The first step that copied tensor `source` to `backend`."""
         i = self._copies.get((source, backend))
-        return None if i is None else step_of(self.plan, i)
+        return None if i is None else self._step(i)
 
     @typed
     def placement(self, t: PlanTensor, before: int | None = None) -> Step | None:
@@ -73,7 +75,7 @@ class Decisions:
                 break
             if self._raw[i].query in ("assign", "pin"):
                 found = i
-        return None if found is None else step_of(self.plan, found)
+        return None if found is None else self._step(found)
 
     @typed
     def meetings(self, t: PlanTensor) -> Iterator[Meeting]:
