@@ -59,7 +59,7 @@ def test_it_is_drawn_now_and_then_only(monkeypatch):
     assert " 0%" in text and " 1%" not in text
 
 
-@pytest.mark.parametrize(("limit", "is_said"), [(1, True), (60, False)])
+@pytest.mark.parametrize(("limit", "is_said"), [(0, True), (60, False)])
 def test_a_page_of_many_nodes_is_announced(monkeypatch, tmp_path, limit, is_said):
     screen = look(monkeypatch)
     monkeypatch.setattr(output, "_MANY", limit)

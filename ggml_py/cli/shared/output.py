@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -74,7 +75,8 @@ def save(
     """`Plan.export` or `Run.export`; errors name the command's option, not the argument."""
     from ...export import formats
 
-    n_nodes = sum(len(plan.nodes) for plan in getattr(source, "plans", (source,)))
+    plans: Sequence[Any] = getattr(source, "plans", (source,))
+    n_nodes = sum(len(plan.nodes) for plan in plans)
     try:
         with line(f"writing {path}, {n_nodes:,} nodes", n_nodes > _MANY):
             formats.export(source, path, format, other, force, machine, tried)
