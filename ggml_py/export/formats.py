@@ -69,6 +69,7 @@ EXPORTERS = (
     Exporter(
         "model-explorer", (".explorer.json",), "for Google's Model Explorer", "to_model_explorer"
     ),
+    Exporter("svg", (".svg",), "a picture of the lanes", "to_svg"),
     Exporter("csv", (".csv",), "a line per node, for spreadsheets and DataFrames", "to_csv"),
     Exporter("text", (".txt",), "upstream's GGML_SCHED_DEBUG=2 layout", "to_text"),
 )

@@ -59,6 +59,15 @@ def fills(plan: Planned) -> dict[str, str]:
     return {name: COLORS[lane].light for name, lane in zip(names, lanes(plan), strict=True)}
 
 
+def of_reason(rule: str) -> str:
+    """The name of the colour of a node on the host, by the rule that keeps it off the device, as in
+    plan.js."""
+    if rule == "op":
+        return "off-op"
+    elsewhere = rule.startswith(("weight", "offload", "memory", "op.memory"))
+    return "off-weight" if elsewhere else "off-other"
+
+
 def luminance(color: str) -> float:
     """The relative luminance of "#rrggbb", 0 to 1, as WCAG defines it."""
     parts = (int(color[i : i + 2], 16) / 255 for i in (1, 3, 5))

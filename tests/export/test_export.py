@@ -196,8 +196,8 @@ def test_an_unknown_suffix_lists_the_known_ones(world, tmp_path, path):
 
 
 def test_an_unknown_format_lists_the_known_ones(world, tmp_path):
-    with pytest.raises(ValueError, match=r"format 'svg' is not known; known are .*\(html\)"):
-        world["golden"].export(tmp_path / "p.json", "svg")
+    with pytest.raises(ValueError, match=r"format 'pdf' is not known; known are .*\(html\)"):
+        world["golden"].export(tmp_path / "p.json", "pdf")
 
 
 def test_a_file_that_is_there_stays(world, tmp_path):
