@@ -365,7 +365,7 @@ def test_a_run_in_measured_time(made, open_page):
     (plan,) = run.plans
     page = open_page("run")
     assert page.input_value("#axis") == "time"
-    width = "t => page.axis.pos[t + 1] - page.axis.pos[t] - 0.1"
+    width = "t => page.axis.end(0, t) - page.axis.start(0, t) - 0.1"
     split = next(s for s in plan.splits if s.end - s.start > 3)
     one, two = (page.evaluate(f"({width})({split.start + i})") for i in (0, 1))
     assert two == pytest.approx(2 * one)  # it took twice as long

@@ -12,7 +12,7 @@ from ggml_py.export.predicted_times import PREDICTED, predicted_times
 from ..support.cli_runs import fails, ok
 from ..support.drawn_plans import llama
 from ..support.measured import knows_all, machine
-from ..support.page_driver import details
+from ..support.page_driver import details, settle
 
 
 @pytest.fixture(scope="module")
@@ -64,6 +64,54 @@ def test_a_node_that_is_not_known_says_so(plan, open_file, tmp_path):
     page = open_file(tmp_path / "plan.html")
     page.evaluate(f"page.pick(0, {next(n.id for n in plan.nodes if n.is_computed)}, true)")
     assert "an unknown time: nothing like it was measured" in " ".join(details(page).split())
+
+
+COPIED = """page.plans[0].splits.map(split => [page.axis.copiesStart(0, split),
+    page.axis.start(0, split.start)])"""
+
+
+def test_copies_are_as_wide_as_their_time(plan, known, open_file, tmp_path):
+    cost = plan.cost(known)
+    plan.export(tmp_path / "plan.html", machine=known)
+    page = open_file(tmp_path / "plan.html")
+    per_second = page.evaluate("page.axis.scale") * 1e9
+    taken = [0.0] * plan.n_splits
+    for copy in cost.copies:
+        taken[copy.split] += copy.seconds
+    assert any(taken)
+    spans = page.evaluate(COPIED)
+    for (begin, end), seconds in zip(spans, taken, strict=True):
+        assert end - begin == pytest.approx(seconds * per_second, abs=per_second * 1e-9)
+    for split, (begin, _end) in zip(plan.splits, spans, strict=True):  # after the nodes before it
+        before = page.evaluate(f"page.axis.end(0, {split.nodes[0].id - 1})") if split.index else 0
+        assert begin >= before - 1e-9
+    tracks = page.evaluate("page.lanes.laid.tracks.map(t => page.plans[0].backendName(t.backend))")
+    assert tracks == ["gpu0", "CPU"]
+
+
+def test_a_click_on_a_copy_shows_it(plan, known, open_file, tmp_path):
+    plan.export(tmp_path / "plan.html", machine=known)
+    page = open_file(tmp_path / "plan.html")
+    split = next(s for s in plan.splits if s.backend == "CPU")
+    page.mouse.click(*page.evaluate(f"""(() => {{
+        const {{lanes, axis, plans}} = page, split = plans[0].splits[{split.index}];
+        const track = lanes.trackOf(lanes.laid, 0, split.backend);
+        const box = lanes.canvas.getBoundingClientRect();
+        const x = (lanes.x(axis.copiesStart(0, split)) + lanes.x(axis.start(0, split.start))) / 2;
+        return [box.left + x, box.top + track.y + track.h / 2];
+    }})()"""))
+    assert f"copies into split #{split.index}" in details(page).lower()
+    page.select_option("#axis", "order")  # where a width is no time, only bytes are known of them
+    settle(page)
+    assert page.evaluate("page.lanes.laid.tracks") == []
+    assert all(begin == end for begin, end in page.evaluate(COPIED))
+
+
+def test_without_times_copies_have_no_lane(plan, open_file, tmp_path):
+    plan.export(tmp_path / "plan.html")
+    page = open_file(tmp_path / "plan.html")
+    assert page.evaluate("page.axis.name") == "order"
+    assert page.evaluate("page.lanes.laid.tracks") == []
 
 
 def test_two_plans_have_both(plan, known, open_file, tmp_path):

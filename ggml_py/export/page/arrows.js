@@ -36,7 +36,7 @@ Object.assign(Lanes.prototype, {
     if (kept?.pos === axis.pos && kept.scale === this.scale) return kept.bundles;
     const bundles = [], last = new Map();
     for (const arrow of this.arrows[p]) {
-      const key = `${arrow.from} ${arrow.to}`, at = axis.pos[axis.slots[p][plan.splits[arrow.split].start]];
+      const key = `${arrow.from} ${arrow.to}`, at = axis.start(p, plan.splits[arrow.split].start);
       let bundle = last.get(key);
       if (!bundle || (at - bundle.end) * this.scale > APART_BY || (at - bundle.at) * this.scale >= BUNDLE) {
         bundle = {split: arrow.split, from: arrow.from, to: arrow.to, at, bytes: 0, arrows: []};
@@ -59,7 +59,8 @@ Object.assign(Lanes.prototype, {
       const x = this.x(bundle.at), end = this.x(bundle.end), src = rows.get(bundle.from), dst = rows.get(bundle.to);
       if (end < GUTTER - 40 || x > this.width + 20 || !src || !dst) continue;
       const down = dst.y > src.y, width = Math.min(6, 1 + Math.max(0, Math.log2(bundle.bytes / 1024)) / 3);
-      const y1 = down ? src.y + src.h + 2 : src.y - HEAD - 1, y2 = down ? dst.y - HEAD - 1 : dst.y + dst.h + 3;
+      const top = row => (this.trackOf(layout, p, row.backend)?.y ?? row.y - HEAD) - 1;
+      const y1 = down ? src.y + src.h + 2 : top(src), y2 = down ? top(dst) : dst.y + dst.h + 3;
       const here = bundle.arrows.some(arrow => picked.has(arrow)), tip = down ? 1 : -1, half = 3 + width / 2;
       g.strokeStyle = g.fillStyle = here ? c.pick : c.arrow;
       g.globalAlpha = this.app.filtered && !here ? 0.35 : 0.9;
@@ -79,6 +80,34 @@ Object.assign(Lanes.prototype, {
     }
     this.labels(drawn);
     this.arrowHits = [...p ? this.arrowHits : [], ...drawn];
+  },
+
+  // The copies into each split, on the track of the backend's copies, as wide as their time.
+  copyTimes(plan, p, layout) {
+    const g = this.context, c = this.colors, {axis, pickedArrow} = this.app;
+    const picked = new Set(pickedArrow?.p === p ? pickedArrow.arrows.map(arrow => arrow.split) : []);
+    for (const split of plan.splits) {
+      const track = this.trackOf(layout, p, split.backend), ns = plan.copyTime(split);
+      const x = this.x(axis.copiesStart(p, split)), w = Math.max(this.x(axis.start(p, split.start)) - x, 0.8);
+      if (!track || !ns || x > this.width || x + w < GUTTER) continue;
+      g.globalAlpha = this.app.filtered && !picked.has(split.index) ? 0.35 : 1;
+      g.fillStyle = picked.has(split.index) ? c.pick : c.arrow;
+      g.fillRect(x, track.y, w, track.h);
+      const left = Math.max(x, GUTTER), text = duration(ns);
+      if (g.measureText(text).width + 6 < x + w - left) {
+        g.fillStyle = picked.has(split.index) ? c.paper : c['on-arrow'];
+        g.fillText(text, left + 3, track.y + track.h / 2);
+      }
+      g.globalAlpha = 1;
+    }
+  },
+
+  // The copies of a track at a position, or near it, as arrows; null if there are none.
+  copiesAt({p, backend}, x) {
+    const {axis, plans} = this.app, near = 3;
+    const split = plans[p].splits.find(each => each.backend === backend && plans[p].copyTime(each)
+      && this.x(axis.copiesStart(p, each)) - near <= x && x <= this.x(axis.start(p, each.start)) + near);
+    return split ? {p, arrows: this.arrows[p].filter(arrow => arrow.split === split.index)} : null;
   },
 
   // Labels arrows from the largest, where no label is yet and no short arrow is covered.

@@ -43,10 +43,18 @@ class Axis {
     this.plans.forEach((plan, p) => this.slots[p].forEach((slot, t) => {
       widths[slot] = Math.max(widths[slot], AXES[name].of(plan, t));
     }));
-    let sum = widths.reduce((a, b) => a + b, 0);
-    if (name !== 'order' && sum > 0) {   // in nodes, and nothing is too narrow to find
-      const scale = 0.9 * this.n / sum;
-      for (let i = 0; i < this.n; i++) widths[i] = widths[i] * scale + 0.1;
+    this.lead = new Float64Array(this.n);   // in front of a slot's nodes: the copies for them, where widths are times
+    if (name === 'time') this.plans.forEach((plan, p) => plan.splits.forEach(split => {
+      const slot = this.slots[p][split.start];
+      this.lead[slot] = Math.max(this.lead[slot], plan.copyTime(split));
+    }));
+    const sum = widths.reduce((a, b) => a + b, 0) + this.lead.reduce((a, b) => a + b, 0);
+    this.scale = name !== 'order' && sum > 0 ? 0.9 * this.n / sum : 1;
+    if (this.scale !== 1) {   // in nodes, and nothing is too narrow to find
+      for (let i = 0; i < this.n; i++) {
+        widths[i] = widths[i] * this.scale + 0.1;
+        this.lead[i] *= this.scale;
+      }
     } else if (!sum) widths.fill(1);
     this.folded = folded;
     this.isFolded = new Uint8Array(this.n);
@@ -56,14 +64,20 @@ class Axis {
       if (name === 'order') widths.fill(FOLDED / (run.end - run.start), run.start, run.end);
     }
     this.pos = new Float64Array(this.n + 1);
-    for (let i = 0; i < this.n; i++) this.pos[i + 1] = this.pos[i] + widths[i];
+    for (let i = 0; i < this.n; i++) this.pos[i + 1] = this.pos[i] + this.lead[i] + widths[i];
     this.length = this.pos[this.n] || 1;
   }
 
   // Whether widths are times and this node has no time of its own: only its split's is known.
   together(p, t) { return this.name === 'time' && Boolean(this.plans[p].time) && this.plans[p].took(t) < 0; }
 
-  start(p, t) { return this.pos[this.slots[p][t]]; }
+  // Where the copies into a split begin; they end where its nodes do begin.
+  copiesStart(p, split) {
+    const start = this.start(p, split.start);
+    return this.name === 'time' ? start - this.plans[p].copyTime(split) * this.scale : start;
+  }
+
+  start(p, t) { return this.pos[this.slots[p][t]] + this.lead[this.slots[p][t]]; }
   end(p, t) { return this.pos[this.slots[p][t] + 1]; }
 
   // The slot at a position: the last one that begins at or before it.

@@ -100,7 +100,7 @@ function timeCard(app) {
   const copying = plan.copies.reduce((sum, copy) => sum + Math.max(copy.ns, 0), 0), waiting = time.waits.reduce((a, b) => a + Math.max(b, 0), 0);
   for (const split of plan.splits) {
     const {ns, known} = plan.splitTime(split.index);
-    const copies = plan.predicted ? split.copies.reduce((sum, copy) => sum + Math.max(copy.ns, 0), 0) : 0;   // its time has them
+    const copies = plan.predicted ? plan.copyTime(split) : 0;   // its time has them
     took[split.backend] += Math.max(ns - copies, 0);
     if (known !== 'measured' && known !== 'predicted') doubts.set(plan.backendName(split.backend), known);
   }

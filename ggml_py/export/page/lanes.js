@@ -1,6 +1,6 @@
 // The lanes: a canvas with a lane per backend, splits as blocks, copies as arrows between them.
 
-const GUTTER = 92, RULER = 22, HEAD = 16, GAP = 40, TITLE = 20, LEFT = 16, LOW = 12;
+const GUTTER = 92, RULER = 22, HEAD = 16, GAP = 40, TITLE = 20, COPYING = 20, LEFT = 16, LOW = 12;
 const HIGH = 88, APART = 130;   // the most for a lane and for the room below it
 const NODE = 28, NEAR = 18;     // and the least: below it the page scrolls
 const FONT = '12px system-ui, -apple-system, "Segoe UI", Roboto, "DejaVu Sans", sans-serif';
@@ -91,9 +91,11 @@ class Lanes {
   position(x) { return this.x0 + (x - GUTTER) / this.scale; }
   x(position) { return GUTTER + (position - this.x0) * this.scale; }
 
-  // The lanes from top to bottom: {p, backend, y, h} (y: where nodes begin), and titles of plans.
+  // The lanes from top to bottom: {p, backend, y, h} (y: where nodes begin), titles of plans, and
+  // the tracks of copies, which are above the lanes that they are for.
   layout() {
-    const {plans, stage} = this.app, rows = [], titles = [];
+    const {plans, stage, axis} = this.app, rows = [], titles = [], tracks = [];
+    const hasTrack = plans.map(plan => new Set(axis.name === 'time' && stage >= plan.stages.length ? plan.copies.filter(copy => copy.ns > 0).map(copy => copy.to) : []));
     const lanes = plans.map(plan => {
       const unplaced = stage < plan.stages.length || plan.backend.subarray(0, plan.n).includes(-1);
       return [...plan.backends.keys(), ...unplaced ? [-1] : []];
@@ -102,7 +104,7 @@ class Lanes {
     // Lanes are as high as the room allows.
     const all = lanes.flat().length, low = plans.reduce((sum, plan, p) => sum + lanes[p].filter(b => isLow(plan, b)).length, 0);
     const n = all - low || 1, gaps = all - plans.length;
-    const room = this.height - RULER - 10 - plans.length * (plans.length > 1 ? TITLE + 14 : 14) - all * HEAD - low * LOW;
+    const room = this.height - RULER - 10 - hasTrack.reduce((sum, set) => sum + set.size, 0) * COPYING - plans.length * (plans.length > 1 ? TITLE + 14 : 14) - all * HEAD - low * LOW;
     const node = this.node = Math.min(Math.max((room - gaps * GAP) / n * 0.55, NODE), HIGH);
     const gap = gaps ? Math.min(Math.max((room - n * node) / gaps, NEAR), APART) : GAP;
     const least = Math.max(this.height - room + n * NODE + gaps * NEAR, 240);
@@ -114,14 +116,19 @@ class Lanes {
       }
       for (const backend of lanes[p]) {
         const h = isLow(plan, backend) ? LOW : node;
+        if (hasTrack[p].has(backend)) {
+          tracks.push({p, backend, y, h: COPYING - 6});
+          y += COPYING;
+        }
         rows.push({p, backend, y: y + HEAD, h});
         y += HEAD + h + gap;
       }
       y -= gap - 14;
     });
-    return {rows, titles, least};
+    return {rows, titles, tracks, least};
   }
 
+  trackOf(layout, p, backend) { return layout.tracks.find(track => track.p === p && track.backend === backend); }
   rowOf(layout, p, backend) { return layout.rows.find(row => row.p === p && row.backend === backend); }
 
   draw() {
@@ -143,14 +150,17 @@ class Lanes {
     const axis = this.app.axis, right = this.x0 + (this.width - GUTTER) / this.scale;
     const first = axis.slotAt(this.x0), last = Math.min(axis.n - 1, axis.slotAt(right));
     const layers = this.layers(first, last);
-    for (const row of layout.rows) {
+    for (const row of [...layout.rows, ...layout.tracks]) {
       g.fillStyle = c.faint;
       g.fillRect(GUTTER, row.y, this.width - GUTTER, row.h);
     }
     this.app.plans.forEach((plan, p) => {
       this.splits(plan, p, layout, first, last);
       this.nodes(plan, p, layout, first, last);
-      if (this.app.stage >= plan.stages.length) this.copies(plan, p, layout);
+      if (this.app.stage >= plan.stages.length) {
+        this.copies(plan, p, layout);
+        this.copyTimes(plan, p, layout);
+      }
     });
     this.selection(layout);
     this.ruler(layers);
@@ -209,7 +219,7 @@ class Lanes {
     const from = axis.firstFrom(p, first), split0 = plan.split[Math.min(from, plan.n - 1)] || 0;
     let until = -1e9;
     for (let s = split0; s < plan.splits.length; s++) {
-      const split = plan.splits[s], start = axis.start(p, split.start);
+      const split = plan.splits[s], start = plan.predicted ? axis.copiesStart(p, split) : axis.start(p, split.start);
       const x = this.x(start), w = this.x(axis.end(p, split.end - 1)) - x;
       if (x > this.width) break;
       const row = this.rowOf(layout, p, split.backend);
@@ -243,8 +253,8 @@ class Lanes {
     let block = null, group = null;
     const end = Math.min(plan.n, axis.firstFrom(p, last + 1));
     for (let t = axis.firstFrom(p, first); t < end; t++) {
-      const slot = axis.slots[p][t], x = this.x(axis.pos[slot]);
-      const w = (axis.pos[slot + 1] - axis.pos[slot]) * this.scale;
+      const slot = axis.slots[p][t], x = this.x(axis.start(p, t));
+      const w = (axis.end(p, t) - axis.start(p, t)) * this.scale;
       const row = rows.get(plan.at(t, stage)), thin = !plan.computed[t];
       if (!row || (thin && w < 2)) continue;
       const color = this.app.color(p, t), folded = axis.isFolded[slot], dim = !match[t];
@@ -401,6 +411,12 @@ class Lanes {
       g.fillText(title.p ? 'after' : 'before', 8, title.y + TITLE / 2);
       g.font = FONT;
     }
+    for (const {p, backend, y, h} of layout.tracks) {
+      g.fillStyle = c.arrow;
+      g.fillRect(8, y, 4, h);
+      g.fillStyle = c.soft;
+      g.fillText(`${plans[p].backendName(backend).slice(0, 12)} copies`, 15, y + h / 2, GUTTER - 18);
+    }
     for (const row of layout.rows) {
       const plan = plans[row.p];
       const of = this.app.laneCount(row.p, row.backend);
@@ -421,6 +437,8 @@ class Lanes {
       const run = this.rulerHits.find(r => r.x <= x && x < r.x + r.w);
       return run ? {layer: run.layer} : null;
     }
+    const track = this.laid.tracks.find(each => each.y - 2 <= y && y <= each.y + each.h + 2);
+    if (track) return this.copiesAt(track, x);
     const axis = this.app.axis, row = this.laid.rows.find(r => r.y - HEAD <= y && y <= r.y + r.h + 3);
     if (row) {
       const slot = axis.slotAt(this.position(x)), plan = this.app.plans[row.p];
@@ -428,7 +446,7 @@ class Lanes {
       for (let s = Math.max(0, slot - 60); s <= Math.min(axis.n - 1, slot + 60); s++) {
         const t = axis.nodeAt[row.p][s];
         if (t < 0 || plan.at(t, this.app.stage) !== row.backend) continue;
-        const far = Math.max(this.x(axis.pos[s]) - x, x - this.x(axis.pos[s + 1]), 0) + (plan.computed[t] ? 0 : 1);
+        const far = Math.max(this.x(axis.start(row.p, t)) - x, x - this.x(axis.end(row.p, t)), 0) + (plan.computed[t] ? 0 : 1);
         if (far < 4 && (!best || far < best.far)) best = {p: row.p, t, far};
       }
       return best;

@@ -69,6 +69,9 @@ class Plan {
   took(t) { return this.time ? this.time.nodes[t] : -1; }
   splitTime(split) { const [ns, known] = this.time.splits[split]; return {ns, known}; }
 
+  // The time of the copies into a split, as far as it is known.
+  copyTime(split) { return split.copies.reduce((sum, copy) => sum + Math.max(copy.ns, 0), 0); }
+
   // A node's width where widths are times. Nodes of such a split share its time in equal parts.
   timeWidth(t) {
     if (!this.time || !this.computed[t]) return 0;
@@ -76,7 +79,7 @@ class Plan {
     if (this.took(t) >= 0) return this.took(t);
     let n = 0;
     for (let i = split.start; i < split.end; i++) n += this.computed[i];
-    return Math.max(ns, 0) / n;
+    return Math.max(this.predicted ? ns - this.copyTime(split) : ns, 0) / n;   // a predicted time has the copies
   }
 
   name(t) { return this.data.strings[this.names[t]]; }
