@@ -52,9 +52,11 @@ def _times(before: Phase, after: Phase, first: float, second: float) -> str:
         much = "takes as long as the first"
     by = [_BY[phase.known_by] for phase in (before, after)]
     times = format_time(first), format_time(second)
+    n = before.n_tokens, after.n_tokens
+    tokens = f"; {n[0]} → {n[1]} tokens" if None not in n and n[0] != n[1] else ""
     if by[0] == by[1]:
-        return f"{much} {by[0]} ({' → '.join(times)})"
-    return f"{much} ({times[0]} {by[0]} → {times[1]} {by[1]})"
+        return f"{much} {by[0]} ({' → '.join(times)}{tokens})"
+    return f"{much} ({times[0]} {by[0]} → {times[1]} {by[1]}{tokens})"
 
 
 def _memory(before: Planned, after: Planned) -> str:

@@ -67,6 +67,8 @@ def test_measured_beside_predicted(files):
     said = verdict_of_two(one, two, plan.diff(plan))
     assert said.startswith("The second is 2 times as quick (")
     assert " by measurement → " in said and " by data sheets): both " in said
+    said = verdict_of_two(one._replace(n_tokens=64), two, plan.diff(plan))
+    assert " by data sheets; 64 → 1 tokens): both " in said  # what they take is of other work
 
 
 def test_no_time_is_made_up():
