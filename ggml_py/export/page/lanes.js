@@ -415,7 +415,8 @@ class Lanes {
       g.fillStyle = c.arrow;
       g.fillRect(8, y, 4, h);
       g.fillStyle = c.soft;
-      g.fillText(`${plans[p].backendName(backend).slice(0, 12)} copies`, 15, y + h / 2, GUTTER - 18);
+      const name = `${plans[p].backendName(backend)} copies`;
+      g.fillText(name.length > 11 ? 'copies' : name, 15, y + h / 2);   // its backend's lane is below
     }
     for (const row of layout.rows) {
       const plan = plans[row.p];
