@@ -258,7 +258,8 @@ class Plan(Planned):
         """Writes the plan in the format of the file's name: "plan.html" is a page to view,
         "plan.json.gz" can be read by `from_json`. `export.formats.EXPORTERS` lists the formats;
         `format` names another than the file name's. `other` is a plan to compare with, in formats
-        that can. With `machine` a page has the predicted times of nodes, copies and splits.
+        that can. With `machine` a page, a trace and a profile have the predicted times of
+        nodes, copies and splits.
 
         The file is written completely or not at all. Raises FileExistsError if it exists, unless
         `force`, and ValueError for an unknown name or format.

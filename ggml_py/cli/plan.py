@@ -185,7 +185,7 @@ def _tried(plan: Plan, predictions: Predictions, output: str) -> ModelAnswers | 
     """The answers for a page that need the model; None without a model or for other formats."""
     from ..export.formats import exporter_for
 
-    if predictions.remedies is None or not exporter_for(output).predicts:
+    if predictions.remedies is None or not exporter_for(output).compares:
         return None
     from ..export.page.first_screen import ModelAnswers
 

@@ -133,7 +133,7 @@ def command(
     source: Plan | Run = plans[0] if run is None else run
     machine = None if machine_path is None else load_machine(machine_path)
     if machine is not None and not (output or open_):
-        raise click.UsageError("--machine adds predicted times to a page (-o, --open)")
+        raise click.UsageError("--machine adds predicted times to a page or a profile (-o, --open)")
     compared = plans[1] if others else None
     if output is not None:
         save(source, output, format_, compared, force, machine)

@@ -20,10 +20,9 @@ if TYPE_CHECKING:
 
 
 class Exporter(NamedTuple):
-    """One format. `module` (in this package) has `render(plan)`, which returns the file's text, or
-    data for JSON. With `compares` there is also `render(plan, other)`, and with `predicts` a third
-    and a fourth argument, a machine and what was tried with the model. `runs` is the module for
-    runs, "" if there is none."""
+    """One format. `module` (in this package) has `render(plan)`. It returns text, bytes, or data
+    for JSON. With `compares` it also takes `other` (a plan) and `tried` (answers from the model).
+    With `predicts` it takes a `machine`. `runs` is the module for runs, "" if there is none."""
 
     name: str
     suffixes: tuple[str, ...]
@@ -57,6 +56,23 @@ EXPORTERS = (
         "Chrome's trace format, for Perfetto",
         "to_chrome",
         runs="to_chrome",
+        predicts=True,
+    ),
+    Exporter(
+        "speedscope",
+        (".speedscope.json",),
+        "for speedscope.app: flame graphs of layers, splits and nodes",
+        "to_speedscope",
+        runs="to_speedscope",
+        predicts=True,
+    ),
+    Exporter(
+        "pprof",
+        (".pprof", ".pb"),
+        "for go tool pprof: time by backend, layer, split and node",
+        "to_pprof",
+        runs="to_pprof",
+        predicts=True,
     ),
     Exporter(
         "markdown",
@@ -102,7 +118,7 @@ def render(
     other: Planned | None = None,
     machine: Machine | None = None,
     tried: ModelAnswers | None = None,
-) -> str:
+) -> str | bytes:
     """The content of the file; a format that shows times has those predicted for `machine`. Raises
     ValueError for an `other` if the format shows only one plan, and for a run if it shows none."""
     is_run = isinstance(source, Recorded)
@@ -117,10 +133,12 @@ def render(
     function: Callable[..., object] = importlib.import_module(
         f".{exporter.runs if is_run else exporter.module}", __package__
     ).render
+    given: dict[str, object] = {"other": other, "tried": tried} if exporter.compares else {}
     if exporter.predicts:
-        content = function(source, other, machine, tried)
-    else:
-        content = function(source) if other is None else function(source, other)
+        given["machine"] = machine
+    content = function(source, **given)
+    if isinstance(content, bytes):
+        return content
     if isinstance(content, str):
         return visible(content) if exporter.name == "text" else content
     return json.dumps(content, separators=(",", ":"))
@@ -139,4 +157,5 @@ def export(
     exporter = exporter_for(path, format)
     if not force and Path(path).exists():
         raise FileExistsError(f"{path} already exists: force=True replaces it")
-    write_whole(path, render(source, exporter, other, machine, tried).encode(), force)
+    content = render(source, exporter, other, machine, tried)
+    write_whole(path, content if isinstance(content, bytes) else content.encode(), force)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
+from itertools import takewhile
 from typing import Any, NamedTuple
 
+from ..cost.machine import Machine
+from ..cost.time_difference import known_cost
 from ..memory.plan_memory import memory_of
 from ..trace.planned import Planned
 from ..trace.recorded import (
@@ -25,10 +28,14 @@ from ..trace.recorded import (
     RunEvent,
 )
 from ..trace.units import with_bounds
+from .layers import layers
+from .predicted_times import predicted_times
+from .run_times import Times
 
 SCHEDULER, COMPUTING, COPYING = "scheduler", "nodes", "copies"
+LAYER, SPLIT = "layer", "split"  # slices around others
 GIVE = "give"
-_STEP = 1000  # ns: the length of each node and copy where only the order is known
+STEP = 1000  # ns: the length of each node and copy where only the order is known
 
 
 class Track(NamedTuple):
@@ -50,13 +57,21 @@ class Slice(NamedTuple):
 
     track: Track
     name: str
-    what: str  # an event's `kind`, or "give": nodes handed to an asynchronous backend
+    # An event's `kind`, "give" (nodes handed to an asynchronous backend), LAYER or SPLIT.
+    what: str
     start: int  # ns
     end: int  # ns
     details: dict[str, Any]
     known: str = MEASURED
     # ns: what nodes took at most. The slice may be shorter, as it ends where the next ones began.
     most: int = -1
+    within: tuple[str, ...] = ()  # the names of its layer and its split
+    compute: int = 0  # of a run: the place of its compute
+
+    @property
+    def told(self) -> str:
+        """The name, with the doubt about its time. It is the same for the same node."""
+        return self.name if self.known == MEASURED else f"{self.name} ({self.known})"
 
 
 class Flow(NamedTuple):
@@ -77,13 +92,49 @@ class Level(NamedTuple):
 
 
 class Timeline(NamedTuple):
-    """A whole timeline. `measured` is false if times show only the order."""
+    """A whole timeline. `measured` is false if times show only the order, or were predicted."""
 
     tracks: tuple[Track, ...]
     slices: tuple[Slice, ...]
     flows: tuple[Flow, ...]
     levels: tuple[Level, ...]
     measured: bool
+    predicted: str = ""  # the source of the predicted times
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether times are more than an order."""
+        return self.measured or bool(self.predicted)
+
+    @property
+    def times(self) -> str:
+        """What the times are."""
+        if self.measured:
+            return "measured"
+        return self.predicted or "only the order: 1 µs for each node and copy"
+
+    def nested(self) -> list[Slice]:
+        """All slices, track by track. Before the nodes of a layer is a slice of the layer, before
+        those of a split one of the split."""
+        found: list[Slice] = []
+        for track in self.tracks:
+            around: list[int] = []  # in `found`
+            mine = (one for one in self.slices if one.track == track)
+            for one in sorted(mine, key=lambda one: one.start):
+                names = [found[i].name for i in around]
+                same = 0
+                if around and found[around[0]].compute == one.compute:
+                    pairs = takewhile(lambda p: p[0] == p[1], zip(names, one.within, strict=False))
+                    same = len(list(pairs))
+                del around[same:]
+                for i in around:
+                    found[i] = found[i]._replace(end=max(found[i].end, one.end))
+                for depth in range(same, len(one.within)):
+                    around.append(len(found))
+                    what, name = (LAYER, SPLIT)[depth], one.within[depth]
+                    found.append(one._replace(what=what, name=name, details={}, known=MEASURED))
+                found.append(one)
+        return found
 
 
 class _Rows:
@@ -98,12 +149,38 @@ class _Rows:
         self.tracks.setdefault(row[0])
         return len(self.slices) - 1
 
-    def timeline(self, measured: bool) -> Timeline:
+    def timed(
+        self,
+        track: Track,
+        name: str,
+        what: str,
+        start: int,
+        ns: int,
+        details: dict[str, Any],
+        within: tuple[str, ...] = (),
+    ) -> int:
+        """A slice of a plan; -1 ns: its time is not known."""
+        if ns >= 0:
+            return self.add(track, name, what, start, start + ns, details, MEASURED, -1, within)
+        details["took"] = "an unknown time"
+        return self.add(track, name, what, start, start, details, NOT_KNOWN, -1, within)
+
+    def timeline(self, measured: bool, predicted: str = "") -> Timeline:
         order = (SCHEDULER, COPYING, COMPUTING)
         tracks = sorted(self.tracks, key=lambda t: (t.scheduler, t.backend, order.index(t.kind)))
         levels = sorted(self.levels, key=lambda level: level.start)  # backends overlap
         rows = (tuple(self.slices), tuple(self.flows), tuple(levels))
-        return Timeline(tuple(tracks), *rows, measured)
+        return Timeline(tuple(tracks), *rows, measured, predicted)
+
+
+def timeline_of(source: Recorded | Planned, machine: Machine | None = None) -> Timeline:
+    """The timeline of a run; of a plan with its predicted times on `machine`, without one those by
+    data sheets. If these do not know all of the plan, it shows the order. Raises ValueError with
+    `machine` for a plan without shapes."""
+    if isinstance(source, Recorded):
+        return of_run(source)
+    cost = known_cost(source, machine)
+    return of_plan(source, None if cost is None else predicted_times(cost))
 
 
 def of_run(run: Recorded) -> Timeline:
@@ -124,14 +201,19 @@ def of_computes(
     for event in run.events:
         if event.kind == NODES:
             begins.setdefault((event.scheduler, event.backend), []).append(event.start)
-    for compute in computes:
-        _compute(rows, compute, live[compute.index] if live and compute.index >= 0 else [], begins)
+    layers_of = [layers(plan) for plan in run.plans]
+    for i, compute in enumerate(computes):
+        known = compute.index >= 0
+        alive = live[compute.index] if live and known else []
+        _compute(rows, i, compute, alive, layers_of[compute.index] if known else [], begins)
     return rows.timeline(measured=True)
 
 
-def of_plan(plan: Planned) -> Timeline:
-    """The timeline of a plan in the order it would run. Every copy and node takes 1 µs."""
-    rows, now = _Rows(), 0
+def of_plan(plan: Planned, times: Times | None = None) -> Timeline:
+    """The timeline of a plan in the order it would run. Every copy and node takes 1 µs, or its
+    time: 0 if that is not known."""
+    rows, now, copied = _Rows(), 0, 0
+    layer_of = layers(plan)
     live = memory_of(plan).live
     made: dict[int, int] = {}  # the slice of each node
     at = {node.id: i for i, node in enumerate(plan.order or plan.nodes)}
@@ -140,27 +222,41 @@ def of_plan(plan: Planned) -> Timeline:
         on = record.backend
         copying, computing = (_track(0, kind, on, names[on]) for kind in (COPYING, COMPUTING))
         waiting = []  # copies, for the split's first node
+        begin = now
         for given in split.inputs:
             details = {"bytes": given.nbytes, "from": given.src_backend, "split": split.index}
             details = with_bounds(details)
-            slice_ = rows.add(copying, given.tensor.name, COPY, now, now + _STEP, details)
+            ns = STEP if times is None else times.copies[copied]
+            copied += 1
+            slice_ = rows.timed(copying, given.tensor.name, COPY, now, ns, details)
             tensor = given.tensor.record
             source = made.get(tensor.view_src if tensor.view_src >= 0 else tensor.id)
             waiting.append((given.tensor.name, [slice_] if source is None else [source, slice_]))
-            now += _STEP
+            now += max(ns, 0)
         for node in split.order or split.nodes:
             if node.is_view_op:
                 continue
             details = _node_details(plan, node.id)
-            made[node.id] = rows.add(
-                computing, node.name or node.op, NODES, now, now + _STEP, details
-            )
+            ns = STEP if times is None else times.nodes[node.id]
+            around = _layers_named([layer_of[node.id]]), f"split {split.index}"
+            name = node.name or node.op
+            made[node.id] = rows.timed(computing, name, NODES, now, ns, details, around)
             rows.flows += [Flow(name, (*slices, made[node.id])) for name, slices in waiting]
             waiting = []
             if live:
                 rows.levels += [Level(0, buft, now, n) for buft, n in live[at[node.id]].items()]
-            now += _STEP
-    return rows.timeline(measured=False)
+            now += max(ns, 0)
+        if times is not None:  # a split takes longer than its nodes: it is started
+            now = max(now, begin + times.splits[split.index].ns)
+    said = "" if times is None else f"predicted: {times.compute}"
+    return rows.timeline(measured=False, predicted=said)
+
+
+def _layers_named(numbers: Sequence[int | None]) -> str:
+    known = sorted({number for number in numbers if number is not None})
+    if not known:
+        return "no layer"
+    return f"layer {known[0]}" if len(known) == 1 else f"layers {known[0]} to {known[-1]}"
 
 
 def _track(scheduler: int, kind: str, backend: int, name: str) -> Track:
@@ -169,8 +265,10 @@ def _track(scheduler: int, kind: str, backend: int, name: str) -> Track:
 
 def _compute(
     rows: _Rows,
+    place: int,
     compute: ComputeRun,
     live: Sequence[Mapping[str, int]],
+    layer_of: Sequence[int | None],
     begins: dict[tuple[int, int], list[int]],
 ) -> None:
     event, plan = compute.event, compute.plan
@@ -193,8 +291,12 @@ def _compute(
             details: dict[str, Any] = {"split": split.index, "nodes": [nodes.first, nodes.last - 1]}
             given = compute.given(nodes) or ()
             name = f"split {split.index}"
+            within: tuple[str, ...] = ()
+            if given:
+                within = (_layers_named([layer_of[node.id] for node in given]),)
             if plan is not None and len(given) == 1:
                 (node,) = given
+                within = (*within, name)
                 name, details = node.name or node.op, _node_details(plan, node.id)
             if fused := compute._fused(nodes):
                 details["fused"] = [" + ".join(n.name or n.op for n in group) for group in fused]
@@ -204,8 +306,8 @@ def _compute(
                 bound = split.done[i] - nodes.start if known == AT_MOST else -1
                 took = f"at most {bound / 1000:.1f} µs" if bound >= 0 else "an unknown time"
                 details["took"] = took  # the slice also ends where the next nodes were given
-                name = f"{name}, {took}"
-            at = rows.add(track, name, NODES, nodes.start, until, details, known, bound)
+            how = known, bound, within, place
+            at = rows.add(track, name, NODES, nodes.start, until, details, *how)
             for copy, slice_ in copies if i == 0 else ():
                 rows.flows.append(Flow(copy.name, (*_made(made, copy), slice_, at)))
             for node in given:

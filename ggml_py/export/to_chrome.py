@@ -1,7 +1,8 @@
 """Runs and plans in Chrome's trace format, which Perfetto and chrome://tracing load.
 
 A process per scheduler, a thread per track, slices ("X"), arrows for copies ("s", "t", "f"), and a
-counter of live bytes per buffer type ("C"). Times are in microseconds, as the format requires.
+counter of live bytes per buffer type ("C"). Nodes are inside their split, splits inside their
+layer. Times are in microseconds, as the format requires.
 """
 
 from __future__ import annotations
@@ -10,17 +11,18 @@ import math
 from itertools import count
 from typing import Any
 
+from ..cost.machine import Machine
 from ..trace.planned import Planned
 from ..trace.recorded import MEASURED, Recorded
-from .timeline import SCHEDULER, Timeline, of_plan, of_run
+from .timeline import SCHEDULER, Timeline, timeline_of
 
 _COLORS = {"wait": "grey", "copy": "thread_state_iowait", "compute": "good"}
 _BOUND = "thread_state_unknown"  # drawn pale: it took no longer, and may have taken less
 
 
-def render(source: Recorded | Planned) -> dict[str, Any]:
-    """The trace as data that `json` can write. For a plan the times show only the order."""
-    timeline = of_run(source) if isinstance(source, Recorded) else of_plan(source)
+def render(source: Recorded | Planned, machine: Machine | None = None) -> dict[str, Any]:
+    """The trace as data that `json` can write. A plan's times are predicted (`timeline_of`)."""
+    timeline = timeline_of(source, machine)
     return {
         "traceEvents": [
             *_names(timeline),
@@ -31,9 +33,7 @@ def render(source: Recorded | Planned) -> dict[str, Any]:
         "displayTimeUnit": "ns",
         "otherData": {
             "made by": "ggml_py",
-            "times": "measured"
-            if timeline.measured
-            else "only the order: 1 µs for each node and copy",
+            "times": timeline.times,
         },
     }
 
@@ -70,9 +70,10 @@ def _meta(name: str, pid: int, tid: int, args: dict[str, Any]) -> dict[str, Any]
 def _slices(timeline: Timeline) -> list[dict[str, Any]]:
     ids = _ids(timeline)
     events = []
-    for s in timeline.slices:
+    for s in timeline.nested():
+        name = f"{s.name}, {s.details['took']}" if "took" in s.details else s.name
         event: dict[str, Any] = {
-            "ph": "X", "name": s.name, "cat": s.what, "pid": s.track.scheduler,
+            "ph": "X", "name": name, "cat": s.what, "pid": s.track.scheduler,
             "tid": ids[s.track], "ts": _us(s.start), "dur": _us(s.end - s.start),
             "args": s.details,
         }  # fmt: skip

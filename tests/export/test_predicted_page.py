@@ -139,4 +139,4 @@ def test_from_the_command_line(plan, known, tmp_path):
     ok("view", tmp_path / "plan.json", "-o", tmp_path / "n.html")
     assert '"predicted"' not in (tmp_path / "n.html").read_text("utf-8")
     said = fails("view", tmp_path / "plan.json", "--machine", tmp_path / "machine.json", code=2)
-    assert "--machine adds predicted times to a page" in said
+    assert "--machine adds predicted times to a page or a profile" in said

@@ -31,7 +31,7 @@ def picture(plan):
 
 
 def titled(root, tag):
-    """The elements of a kind that say what they are, with that."""
+    """The elements of a kind with a title, and the title."""
     return [(each, each[0].text) for each in root.iter(SVG + tag) if len(each)]
 
 

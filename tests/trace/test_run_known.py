@@ -3,6 +3,7 @@ nothing made up of what was not measured."""
 
 import json
 import time
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -163,11 +164,13 @@ def test_the_trace_tells_waits_from_copies_and_bounds_from_times(pipeline, in_tu
         for s in copying:
             assert all(end <= s.start or s.end <= start for start, end in waits)
         bounds = [s for s in rows.slices if s.what == NODES and s.known == AT_MOST]
-        assert all("at most" in s.name for s in bounds)
+        assert all("at most" in s.told for s in bounds)
         given = [s for s in rows.slices if s.what == timeline.GIVE]
         alone = [s for s in rows.slices if s.what == NODES and s.known != MEASURED]
         assert len(given) == len(alone)
         events = to_chrome.render(run)["traceEvents"]
+        shown = Counter(e["name"] for e in events if e["ph"] == "X")
+        assert Counter(f"{s.name}, {s.details['took']}" for s in bounds) <= shown
         pale = [e for e in events if e.get("cname") == "thread_state_unknown"]
         assert len(pale) == sum(s.known != MEASURED for s in rows.slices) > 0
     names = {s.name for s in timeline.of_run(pipeline).slices}
