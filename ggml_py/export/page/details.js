@@ -134,7 +134,7 @@ function bothSides(app, p, t) {
     ['cause', ({p, t}) => app.plans[p].cause(t) || '–'],
     ['takes', ({p, t}) => app.plans[p].time && app.plans[p].computed[t] ? splitWords(app.plans[p], t, app.plans[p].took(t)) : '–'],
   ];
-  return el('table.sides', {}, el('thead', {}, el('tr', {}, el('th'), ...sides.map(one => el('th', {}, ref(app, one.p, one.t, one.p ? 'after' : 'before'))))),
+  return el('table.sides', {}, el('thead', {}, el('tr', {}, el('td'), ...sides.map(one => el('th', {}, ref(app, one.p, one.t, one.p ? 'after' : 'before'))))),
     el('tbody', {}, ...rows.map(([what, of]) => el('tr', {}, el('td.soft', {}, what), ...sides.map(one => el('td', {}, of(one)))))));
 }
 
