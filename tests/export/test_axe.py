@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ggml_py.export.page.to_html import render, render_recording
+from ggml_py.export.page.to_html import render, render_plans, render_recording
 
 from ..support.drawn_plans import llama, ran, spread
 from ..support.measured import knows_all
@@ -16,6 +16,7 @@ PAGES = {
     "eight": lambda: render(spread(8)),
     "predicted": lambda: render(FALLBACK, None, knows_all([FALLBACK]).with_cards(CARDS)),
     "two": lambda: render(FALLBACK, FALLBACK.what_if(supports={("gpu0", "SOFT_MAX"): True})),
+    "plans": lambda: render_plans([(f"{n}.json", llama(n)) for n in (8, 4, 2)]),
     "run": lambda: render(ran(FALLBACK)),
     "record": lambda: render_recording(recording(None)),
     "record with times": lambda: render_recording(recording()),
