@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 
 class Exporter(NamedTuple):
     """One format. `module` (in this package) has `render(plan)`. It returns text, bytes, or data
-    for JSON. With `compares` it also takes `other` (a plan) and `tried` (answers from the model).
-    With `predicts` it takes a `machine`. `runs` is the module for runs, "" if there is none."""
+    for JSON. With `compares` it also takes `other` (a plan). With `predicts` it takes a `machine`,
+    and with both `tried` (answers from the model). `runs` is the module for runs, "" if there is
+    none."""
 
     name: str
     suffixes: tuple[str, ...]
@@ -133,9 +134,11 @@ def render(
     function: Callable[..., object] = importlib.import_module(
         f".{exporter.runs if is_run else exporter.module}", __package__
     ).render
-    given: dict[str, object] = {"other": other, "tried": tried} if exporter.compares else {}
+    given: dict[str, object] = {"other": other} if exporter.compares else {}
     if exporter.predicts:
         given["machine"] = machine
+        if exporter.compares:  # a page
+            given["tried"] = tried
     content = function(source, **given)
     if isinstance(content, bytes):
         return content
