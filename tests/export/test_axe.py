@@ -7,9 +7,9 @@ import pytest
 from ggml_py.export.page.to_html import render, render_plans, render_recording
 
 from ..support.drawn_plans import llama, ran, spread
+from ..support.drawn_records import recording
 from ..support.measured import knows_all
 from ..support.page_driver import settle
-from .test_record_page import recording
 
 FALLBACK = llama(8, refused=("SOFT_MAX",))
 PAGES = {
