@@ -51,9 +51,9 @@ def pins_not_applied(facts: Facts) -> Iterator[Observation]:
 
 
 def pins_dropped(facts: Facts) -> Iterator[Observation]:
-    """`reset` and `reserve` drop the pins."""
+    """`reset` and `reserve` drop the pins. llama.cpp pins again for each graph."""
     dropped = facts.capture.dropped_pins
-    if not dropped:
+    if not dropped or facts.plan.provenance.model is not None:
         return
     nodes = [facts.capture.tensors[i] for i, _b in sorted(dropped)]
     backends = ", ".join(facts.capture.names(sorted({b for _i, b in dropped})))

@@ -306,6 +306,7 @@ class _WithoutPtr:
     """Mixed into the class of a closed or spoiled handle."""
 
     __slots__ = ()
+    _parents: list[Any]
     _spoiled_by: Halfway | None
     closed: bool
 
@@ -313,12 +314,20 @@ class _WithoutPtr:
         if name == "ptr":
             kind, spoiled_by = shown(type(self)), self._spoiled_by
             if spoiled_by is None or self.closed:
-                raise ClosedError(f"this {kind} is closed: make another, or close it later")
+                root = _closed_root(self)  # its children were closed with it
+                what = "it" if root is None else f"the {shown(type(root))} that it needs"
+                raise ClosedError(f"this {kind} is closed: make another, or close {what} later")
             raise SpoiledError(
                 f"this {kind} was left half-changed when {spoiled_by.call} failed "
                 f"({spoiled_by.condition}): close it and make another"
             )
         return object.__getattribute__(self, name)  # a property's AttributeError, or no attribute
+
+
+def _closed_root(handle: Any) -> Any:
+    """The closed parent that has no closed parents itself; None if all parents are open."""
+    found = next((parent for parent in handle._parents if parent.closed), None)
+    return found if found is None else _closed_root(found) or found
 
 
 _FREED = Native(None, ("", -1))

@@ -192,6 +192,15 @@ class _Stream:
         return getattr(self.rich_proxied_file, name)
 
 
+def _is_stopped(error: BaseException | None) -> bool:
+    """Whether Ctrl-C caused it: an import may turn that into an exception of its own."""
+    while error is not None:
+        if isinstance(error, KeyboardInterrupt):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
 def main() -> None:
     """Runs a verb. Errors go to stderr; exit 1 = failed, 2 = wrong usage, 130 = Ctrl-C."""
     if sys.stderr is None:  # closed: what it would get is nowhere to be seen
@@ -224,6 +233,9 @@ def main() -> None:
                 click.echo(NEXT, err=True)
         sys.exit(1)
     except Exception as error:
+        if _is_stopped(error):
+            click.echo("stopped", err=True)
+            sys.exit(130)
         if "--debug" in sys.argv:
             raise
         what = f"{type(error).__name__}: {error}"

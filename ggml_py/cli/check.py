@@ -131,13 +131,14 @@ def _checked(source: Source, predictions: Predictions) -> Checkup:
 
 def _of_model(source: Source, predictions: Predictions) -> Checkup:
     from ..advice.checkup import Phase, checkup
+    from ..errors import ModelError
     from ..place.candidates import simplest
     from ..plan import Plan
 
     remedies = Remedies(source, predictions, _LOOKING_S)
     judge = remedies.judge
     if judge.given.refused:
-        raise click.ClickException(judge.given.refused)
+        raise ModelError(judge.given.refused)
     measures = judge.given.measures
     phases = []
     for i, (shape, measure) in reversed([*enumerate(zip(judge.shapes, measures, strict=True))]):
@@ -154,7 +155,7 @@ def _of_model(source: Source, predictions: Predictions) -> Checkup:
     alone = click.get_current_context().params.get("other") is None
     more = tuple(
         (same_of(verb) if alone else "") or in_command(f"ggml-py {verb} {{path}}", source)
-        for verb in ("plan", "memory")
+        for verb in (*(() if judge.lacks else ("plan",)), "memory")
     )
     markdown = click.get_current_context().params["markdown"]  # is pasted into issues: no folders
     path = "" if markdown else str(source.path)

@@ -66,6 +66,7 @@ def command(
     ggml-py ops CUDA0 --record llama-server.ggrec
     ggml-py ops CPU --upstream 0.25.3 --upstream 0.26.0 --json
     """
+    from ..backends.device import device as find_device
     from ..builds import current, select
     from ..conformance import OpResults, OpResultsDiff, check_ops
     from ..conformance.program import op_program
@@ -78,6 +79,8 @@ def command(
         )
     if len(releases) > 2:
         raise click.UsageError(f"{len(releases)} releases given: --upstream takes one or two")
+    if not releases:
+        find_device(device)  # before anything is built
     plans = [plan for file in records for _label, plan in file.plans()]
     keys = [prepared(release, not no_build) for release in releases]
     if len(keys) == 2 and keys[0] == keys[1]:

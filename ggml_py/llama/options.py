@@ -252,6 +252,10 @@ class Options:
         )
 
 
+# As llama.cpp's command line has them.
+_CACHE_TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1")
+
+
 def checked(asked: Mapping[str, Any]) -> Options:
     """Checks the arguments of `load`, given by name. Raises `ModelError` and TypeError."""
     from ..boundary.arguments import check_function
@@ -280,6 +284,9 @@ def checked(asked: Mapping[str, Any]) -> Options:
             asked[name] = type_of(asked[name])
         except ArgumentError as error:
             raise ArgumentError(f"{name}={asked[name]!r}: {error}") from None
+        if (given := asked[name].name.lower()) not in _CACHE_TYPES:
+            types = ", ".join(_CACHE_TYPES)
+            raise ModelError(f"{name}={given}: a cache can have the types {types}")
     asked["flash_attn"] = _with_quantised_v(asked["flash_attn"], asked["type_v"])
     return Options(**asked)
 

@@ -220,10 +220,18 @@ def given_devices(given: Sequence[str | Device]) -> list[Device]:
     single device, and `RpcError`."""
     if isinstance(given, (str, Device)):
         raise TypeError(f"devices={given!r}: expected a sequence of devices, like ({given!r},)")
-    chosen = list(dict.fromkeys(d for one in given for d in named_devices(one)))
-    if not any(d.type == BackendDevType.CPU for d in chosen):
-        chosen.append(device("CPU"))
-    return chosen
+    chosen: dict[Device, None] = {}
+    for one in given:
+        found = named_devices(one)
+        if chosen.keys() >= {*found}:
+            log.warning(
+                "device %s is given twice and counts once: give the second another name", one
+            )
+        chosen |= dict.fromkeys(found)
+    devices = list(chosen)
+    if not any(d.type == BackendDevType.CPU for d in devices):
+        devices.append(device("CPU"))
+    return devices
 
 
 def check_gpus(options: Options, devices: Sequence[Device]) -> None:

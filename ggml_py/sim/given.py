@@ -41,6 +41,7 @@ def named_devices(given: str | Device) -> tuple[Device, ...]:
 
 def _simulated(name: str) -> str:
     """Says how to simulate a device that is not here."""
+    name = name if re.fullmatch(r"(?!(?i:none|auto)$)[\w.-]+", name) else "gpu0"
     kind = re.sub(r"\d+$", "", name).casefold()
     profile = f",profile={kind}" if kind in profiles() else ",profile=cuda"
     return f"A device that is not here can be simulated: sim:{name}{profile}"

@@ -119,7 +119,8 @@ class TensorData(TensorInfo):
                 break
         raise NoDataError(
             f"tensor '{self.name}' has no memory: allocate its context (Context.alloc) or its "
-            "graph (Scheduler.alloc_graph) first; a scheduler's reset() takes memory back"
+            "graph (Scheduler.alloc_graph) first; a scheduler's reset() takes memory back, as "
+            "close() does"
         )
 
     def set(

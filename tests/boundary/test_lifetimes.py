@@ -495,3 +495,19 @@ def test_a_pin_is_of_the_tensor_that_was_pinned(how):
         assert LIVE["Context"] == before.get("Context", 0)
     sim.close()
     cpu.close()
+
+
+def test_what_was_closed_with_another_names_that():
+    """Found: "this Graph is closed", of which nobody had closed any."""
+    with ggml.device("CPU").init(n_threads=1) as cpu, ggml.Context() as context:
+        weights = ggml.Context()
+        weight = weights.new_tensor("f32", 4)
+        graph = context.new_graph()
+        graph.build_forward_expand(context.relu(weight))
+        weights.close()
+        with pytest.raises(ggml.ClosedError, match=r"Graph is closed.* close the Context"):
+            cpu.compute(graph)
+        graph = ggml.Context().new_graph()
+        graph.close()
+        with pytest.raises(ggml.ClosedError, match=r"Graph is closed: .* close it later"):
+            cpu.compute(graph)

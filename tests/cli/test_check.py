@@ -206,6 +206,48 @@ def test_mistakes(models):
     assert "is a directory" in fails("check", models["folder"], code=2)
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("-ub", 8192), "-ub 8192 is more than -b 512: as in llama.cpp it becomes 512"),
+        (("-cmoe",), "the model has no experts"),
+        (("-sm", "row"), "-sm row has no effect: no GPU among the devices"),
+        (("-ngl", 3), "-ngl 3 has no effect: no GPU among the devices"),
+        ((*GPU, *GPU), "rtx4090 is given twice and counts once: give the second another name"),
+    ],
+    ids=str,
+)
+def test_what_other_verbs_say_of_options_is_said_once(models, words, said):
+    """Found: the options that it tries are not spoken of, and neither were the given ones."""
+    done = run("check", models["small"], *words)
+    assert done.stderr.count(said) == 1, done.stderr
+    assert "GP112" not in done.stdout  # llama.cpp pins again for each graph
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("-ctk", "i32"), "-ctk i32: a cache can have the types f32, f16, "),
+        (("--n-tokens", 0), "--n-tokens 0: one graph takes 1 to 512 tokens (-ub)"),
+        (("--n-past", 512), "--n-past 512 and --n-tokens 1: expected"),
+    ],
+    ids=str,
+)
+def test_what_other_verbs_refuse_is_refused(models, words, said):
+    refused = fails("check", models["small"], *words)
+    assert said in refused and refused == fails("plan", models["small"], *words)
+
+
+def test_a_program_without_its_model():
+    said = fails("check", "--", "llama-server", code=2)
+    assert "llama-server: expected -m MODEL in its command line" in said
+
+
+def test_what_does_not_fit_names_no_verb_that_fails(models):
+    out = run("check", models["70b"], *GPU).stdout
+    assert "more: ggml-py memory " in out
+
+
 # --- without an argument
 
 

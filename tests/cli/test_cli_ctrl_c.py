@@ -8,6 +8,7 @@ import time
 
 import pytest
 
+from ggml_py import cli
 from ggml_py.models.synthetic import LlamaSpec, write_llama
 
 pytestmark = pytest.mark.thorough("long", quick=2)
@@ -103,3 +104,18 @@ def test_calibrate_writes_nothing(tmp_path):
     )
     assert code == 130 and f"stopped: {path} was not written" in errors
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_import_that_makes_another_exception_of_it(monkeypatch, capsys):
+    """Found once: "Error calling __set_name__", for Ctrl-C while a module was imported."""
+
+    def stopped_in_an_import(**_options):
+        try:
+            raise KeyboardInterrupt
+        except KeyboardInterrupt as error:
+            raise RuntimeError("Error calling __set_name__") from error
+
+    monkeypatch.setattr(cli.cli, "main", stopped_in_an_import)
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert (ended.value.code, capsys.readouterr().err) == (130, "stopped\n")

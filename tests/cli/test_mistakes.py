@@ -102,7 +102,7 @@ MISTAKES = [
     plan(f"{M} -c 8k", "B", "'8k'", "integer. Tokens"),
     mistake(f"plan {M} -c -5", "B", "-c -5", "at least 0", ""),
     plan(f"{M} -ngl many", "B", "'many'", "a number of layers, or all"),
-    plan(f"{M} -ngl auto", "B", "'auto'", "a number of layers, or all", "give fewer layers"),
+    plan(f"{M} -ngl auto", "B", "'auto'", "a number of layers, or all", "with --fit on"),
     plan(f"{M} -fa maybe", "B", "'maybe'", "'on'"),
     mistake(f"plan {M} -ctk q9_0", "B", "-ctk q9_0", "q8_0", ""),
     plan(f"{M} -t 0", "B", "-t: 0", "x>=1"),

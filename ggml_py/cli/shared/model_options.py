@@ -114,23 +114,19 @@ def model_argument(function: F, type: click.Path = _PATH) -> F:
     return click.argument("model", type=type)(flag(function))
 
 
-NO_AUTO = (
-    "'auto': expected a number of layers, or all: ggml-py does not fit models to the devices' "
-    "memory. If a model is too large, an error says by how much: then give fewer layers"
-)
-
-
 class Layers(click.ParamType):  # type: ignore[type-arg]
-    """A number of layers or "all", as in llama.cpp. llama.cpp's "auto" fits the model to memory,
-    which nothing here does. (-1 means "auto" in llama.cpp's programs, but "all" in llama.h and
-    here.)"""
+    """A number of layers or "all", as in llama.cpp, where "auto" means what `--fit on` does. -1
+    means "auto" in llama.cpp's programs, but "all" in llama.h and here."""
 
     name = "layers"
 
     def convert(self, value: Any, param: Any, ctx: Any) -> int:
         """The number, -1 for all; usage error for anything else."""
         if value == "auto":
-            self.fail(NO_AUTO)
+            self.fail(
+                "'auto': expected a number of layers, or all; with --fit on, llama.cpp chooses the "
+                "number that fits"
+            )
         try:
             return -1 if value == "all" else int(value)
         except ValueError:

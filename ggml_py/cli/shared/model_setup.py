@@ -33,9 +33,10 @@ class ModelSetup:
 
     @contextmanager
     def opened(self, changes: Changes) -> Iterator[Model]:
-        """The model with changes; warnings about the options were already shown."""
+        """The model with changes. Warnings about the given options are shown, once; those about
+        changes are not."""
         with (
-            _quiet(),
+            _quiet({*changes} - {"graphs"}),
             self.source.opened(quiet=True, **{**self.options, **changes}) as model,
         ):
             yield model
@@ -101,7 +102,7 @@ class ProgramSetup(ModelSetup):
     def _with(self, options: Mapping[str, Any], more: Sequence[str]) -> Iterator[LlamaModel]:
         words = [*self._rest, *_words(options), *more]
         with (
-            _quiet(),
+            _quiet(True),
             open_it(self.source.path, words, self.source.devices(), build=False) as model,
         ):
             yield model
@@ -113,8 +114,8 @@ def setup_of(source: Source) -> ModelSetup:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
-    before, log.disabled = log.disabled, True
+def _quiet(wanted: object) -> Iterator[None]:
+    before, log.disabled = log.disabled, log.disabled or bool(wanted)
     try:
         yield
     finally:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from itertools import pairwise
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 
 import click
@@ -28,14 +28,15 @@ def keep_command_line(context: click.Context, args: list[str]) -> list[str]:
     if "--" not in args:
         return args
     own, words = args[: args.index("--")], args[args.index("--") + 1 :]
-    if words[1:] and not PurePath(words[0]).name.startswith("llama-"):
+    is_llama = bool(words) and PurePath(words[0]).name.startswith("llama-")
+    if not words[1:] and not (is_llama and not Path(words[0]).exists()):
+        return args  # a file whose name begins with a hyphen
+    if not is_llama:
         raise click.UsageError(
             f"{words[0]}: expected llama-server, llama-cli, llama-completion, llama-bench or "
             f"llama-perplexity behind --; `ggml-py record -- {words[0]} ...` takes other programs",
             context,
         )
-    if not words[1:]:
-        return args
     if PurePath(words[0]).name.removesuffix(".exe") == "llama-bench":
         return _of_bench(own, words[1:], context)
     models = models_in(words)

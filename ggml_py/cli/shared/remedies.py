@@ -134,6 +134,7 @@ class Remedies:
     @cached_property
     def judge(self) -> Judge:
         """It has planned the graphs that decide."""
+        from ...llama.shapes import check_shape
         from ...place.judge import Judge, shapes_of
 
         options = self._setup.options
@@ -142,6 +143,10 @@ class Remedies:
             n_ctx = getattr(model, "n_ctx", options["n_ctx"] or 512)
             self._facts.update(_facts(model), n_ctx=n_ctx)
             most = getattr(model, "n_ctx_seq", n_ctx)  # of each sequence
+            n_seq_max = self._source.shape[2]
+            check_shape(
+                *self._source.shape, n_ubatch=model.n_ubatch, n_ctx_seq=most, n_seq_max=n_seq_max
+            )
             return shapes_of(*self._source.shape, most, model.n_ubatch)
 
         return Judge(

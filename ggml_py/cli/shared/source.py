@@ -185,7 +185,8 @@ class Source:
             return self._sorted(content)
         raise ValueError(
             f"{self} is neither a GGUF model (its magic is {content[:4]!r}, not b'GGUF') nor a plan"
-            " that `ggml-py plan MODEL -o FILE` saved nor a log with GGML_SCHED_DEBUG=2 prints"
+            " that `ggml-py plan MODEL -o FILE` saved nor a log with GGML_SCHED_DEBUG=2 prints "
+            "(llama-bench writes them with -v only)"
         )
 
     def _sorted(self, content: bytes) -> FileKind:

@@ -21,10 +21,6 @@ from .cells import Cells, Idxs
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-TYPES = tuple(
-    Type[name] for name in ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "IQ4_NL", "Q5_0", "Q5_1")
-)  # the types that llama.cpp's command line takes
-
 
 class KvCache:
     """A K and a V tensor per layer, on the layer's device. A token's cell is its row in them.
@@ -145,9 +141,6 @@ class KvCache:
 
 def _check_type(option: str, type_: Type, n_embd_head: int) -> None:
     name, block = type_.name.lower(), lib.ggml_blck_size(type_)
-    if type_ not in TYPES:
-        names = ", ".join(t.name.lower() for t in TYPES)
-        raise ModelError(f"{option}={name}: a cache can have the types {names}")
     if n_embd_head % block:
         raise ModelError(
             f"{option}={name} has blocks of {block} elements, but this model's heads have "
