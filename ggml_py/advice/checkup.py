@@ -325,7 +325,7 @@ def _too_large(lacks: Sequence[Shortfall], first: Phase, best: Remedy | None) ->
 def _slow(
     first: Phase, reason: Setback | None, best: Remedy | None, is_late: bool, is_tried: bool
 ) -> str:
-    verdict = reason.headline if reason else "another way is quicker"
+    verdict = reason.headline if reason else _unequal(first.cost)
     if first.rate:
         verdict += f": {_about(first.plan)} {first.rate}{first.depth} ({first.known_by})"
     if best is not None:
@@ -361,14 +361,29 @@ def _fine(first: Phase, is_late: bool) -> str:
     verdict = f"{none}: {_about(first.plan)} {first.rate}{first.depth} ({first.known_by})"
     if first.cost is None:
         return verdict
-    spent: dict[str, float] = {}
-    for split in first.cost.splits:
-        spent[split.backend] = spent.get(split.backend, 0.0) + split.seconds
+    spent = _spent(first.cost)
     busiest, whole = max(spent, key=lambda name: spent[name]), sum(spent.values())
     share = spent[busiest] / whole
     if share < _ALONE and first.cost.seconds > _ALONE * whole:
         return f"{verdict}; {len(spent)} backends compute one after the other"
     return f"{verdict}, {share:.0%} of the time on {busiest}"
+
+
+def _unequal(cost: Cost | None) -> str:
+    """Why another way is quicker although no rule found a reason: a device that others wait for."""
+    spent = {} if cost is None else _spent(cost)
+    busiest, whole = max(spent, key=lambda name: spent[name], default=""), sum(spent.values())
+    if cost is None or len(spent) < 2 or not whole:
+        return "another way is quicker"
+    return f"{busiest} takes {spent[busiest] / whole:.0%} of the time"
+
+
+def _spent(cost: Cost) -> dict[str, float]:
+    """Seconds by backend."""
+    spent: dict[str, float] = {}
+    for split in cost.splits:
+        spent[split.backend] = spent.get(split.backend, 0.0) + split.seconds
+    return spent
 
 
 def _on_host(plan: Planned) -> str:

@@ -46,12 +46,13 @@ def weights_in_host_memory(facts: Facts) -> Iterator[Observation]:
         f"{facts.of(weights, 'weight')}{of_layers} {verb(weights)} in host memory, of which "
         f"{facts.name(facts.last)} reads {format_bytes(size)} in each evaluation"
         + (f", beside {format_bytes(there)} of weights on devices." if there else "."),
-        "A device reads its own memory several times as fast: put there what has room."
-        + (f" There is none for all of them ({format_bytes(whole)})." if too_many else ""),
+        "A device reads its own memory several times as fast: keep as many there as fit."
+        + (f" All of them ({format_bytes(whole)}) do not." if too_many else ""),
         nodes,
         size,
         () if too_many else options,
-        headline=f"{_layers_of(facts, layers)} read from host memory",
+        headline=f"{'the experts of ' * (experts and bool(layers))}{_layers_of(facts, layers)} "
+        "read from host memory",
     )
 
 

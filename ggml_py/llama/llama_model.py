@@ -435,9 +435,9 @@ class LlamaModel(SequenceCalls):
         most = min(self.n_ctx_seq, self._n_positions) if self._bounded else self._n_positions
         if n_past + n > most and (most == self._n_positions or not gaps):
             raise ModelError(
-                f"the context is {'full' if n <= most else 'too small'}: {n_past} of {most} tokens "
-                f"(n_ctx) are used, so there is no room for {n} more. Remove tokens (reset, "
-                "seq_rm), or load with a larger n_ctx (-c)"
+                f"the context is full: {n_past} of {most} tokens (n_ctx) are used, so "
+                f"there is no room for {n} more. Remove tokens (reset, seq_rm), or load with a "
+                "larger n_ctx (-c)"
             )
 
     @property

@@ -3,6 +3,7 @@ it, fits into the devices' memory, and is better by its claim."""
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ from ..cost.cost import Cost, cost_of, estimator_of
 from ..cost.machine import Machine
 from ..cost.time_difference import deviation, n_unknown
 from ..errors import AbortError, AllocError, ModelError, UnknownDeviceError
+from ..llama.options import BY_NAME
 from ..memory.shortfalls import (
     DeviceRoom,
     Shortfall,
@@ -233,6 +235,7 @@ class Judge:
         return Remedy(
             flags, after.measures[-1].plan, claim.text, self._room(after), claim.known_by,
             claim.gain, claim.seconds, dict(changes),
+            _given_flags(changes, before.measures[-1].plan.provenance.flags or ()),
         )  # fmt: skip
 
     def fitting(self, flags: str, changes: Changes) -> Remedy | None:
@@ -287,6 +290,17 @@ def _kept(
         left = reserve if room.free is None else room.free - sizes.get(room.device, 0)
         found[room.device] = min(reserve, left) if left >= 0 else reserve
     return found
+
+
+def _given_flags(changes: Changes, flags: Sequence[str]) -> str:
+    """The words of a command line that give the changed options."""
+    found: list[str] = []
+    for name in changes:
+        option = BY_NAME["tensor_overrides" if name == "overrides" else name]
+        for i, word in enumerate(flags):
+            if word in (*option.flags, *option.off):
+                found += flags[i : i + 1 + (option.kind != "bool")]
+    return shlex.join(found)
 
 
 class Claim(NamedTuple):

@@ -248,6 +248,12 @@ def test_what_does_not_fit_names_no_verb_that_fails(models):
     assert "more: ggml-py memory " in out
 
 
+def test_a_slower_device_is_named_although_no_rule_found_it(models):
+    devices = ("-d", "sim:gpu0,profile=p40", "-d", "sim:gpu1,profile=rtx4090", "-d", "CPU")
+    verdict = run("check", models["8b"], *devices, "-c", 8192).stdout.replace("\n", " ")
+    assert verdict.startswith("gpu0 takes 7") and "; -sm none -mg 1 fits and gives " in verdict
+
+
 # --- without an argument
 
 

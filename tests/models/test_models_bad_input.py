@@ -132,7 +132,7 @@ def assert_says(capsys, monkeypatch, arguments, words, code=1):
         (["--tokens", "1", "-ot", "(=CPU"], ["'('", "not a regular expression"], 1),
         (["--tokens", "1", "-ot", "ffn=GPU9"], ["'GPU9'", "buffer types are CPU"], 1),
         (["--tokens", "1", "-ts", "1,x"], ["'1,x'", "numbers separated by commas", "3,1"], 2),
-        (["--tokens", "1", "-ngl", "auto"], ["'auto'", "a number of layers, or all: "], 2),
+        (["--tokens", "1", "-ngl", "auto"], ["'auto'", "a number of layers, or all; "], 2),
         (["--tokens", "1", "-ngl", "many"], ["'many'", "a number of layers, or all"], 2),
         (["--tokens", "1", "-ngl", "9" * 12], ["-ngl 999999999999", "2,147,483,647"], 1),
         (["--tokens", "1", "-sm", "rows"], ["'rows'", "none", "layer"], 2),

@@ -60,6 +60,7 @@ def test_a_code_that_gets_a_row_is_known_everywhere(monkeypatch, tmp_path):
     assert plan.nodes[node.id].cause.text == "upstream set no cause"  # there is no row yet
 
     monkeypatch.setattr(causes, "CODES", [*causes.CODES, new])
+    monkeypatch.setattr(causes, "find", causes.find.__wrapped__)
     cause = plan.nodes[node.id].cause
     assert (cause.code, cause.pass_, cause.text) == ("7.new", 7, sentence)
     log, page = ggml.Plan.from_debug_log(plan.text()), ggml.Plan.from_snapshot(plan.snapshot())

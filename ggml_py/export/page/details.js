@@ -39,13 +39,20 @@ function dearest(app, p) {
     group.nodes.push(t);
     all += cost;
   }
+  const copied = time ? plan.copies.filter(copy => copy.ns > 0) : [];
+  if (copied.length) {
+    const cost = copied.reduce((sum, copy) => sum + copy.ns, 0);
+    groups.set('', {text: plural(copied.length, 'copy', 'copies'), color: 'arrow', cost, nodes: copied.flatMap(copy => app.readersOfCopy(p, copy))});
+    all += cost;
+  }
   const most = [...groups.values()].sort((a, b) => b.cost - a.cost).slice(0, 14);
   return most.length ? [el('h3', {}, `Where the ${time ? 'time goes' : 'bytes go'}`), el('ul.rows', {}, ...most.map(group => {
     const meter = tint(el('span.meter'), group.color);
     meter.style.width = `${Math.max(1, 100 * group.cost / most[0].cost)}%`;
-    return el('li', {}, el('button.row', {onclick: () => app.choose(`${group.op} on ${plan.backendName(group.b)}`, [group.nodes])},
+    const {text = `${group.op} on ${plan.backendName(group.b)}`} = group;
+    return el('li', {}, el('button.row', {onclick: () => app.choose(text, [group.nodes])},
       el('span.right', {}, `${time ? duration(group.cost) : bytes(group.cost)} · ${percent(group.cost, all)}`),
-      `${group.nodes.length}× ${group.op} on ${plan.backendName(group.b)}`, meter));
+      group.text || `${group.nodes.length}× ${text}`, meter));
   }))] : [];
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -10,6 +11,7 @@ from ...advice.finding import Finding
 from ...memory.shortfalls import Shortfall
 from ...trace.answers.remedy import Remedy
 from ...trace.planned import Planned
+from ...trace.units import format_factor
 
 
 class ModelAnswers(NamedTuple):
@@ -39,8 +41,15 @@ def first_screen(phase: Phase, tried: ModelAnswers | None) -> dict[str, Any]:
         "chips": [*_chips(plan), *_times_from(phase)],
         "memory": [device._asdict() for device in device_memory(plan)],
         "savings": list(tried.savings) if tried else [],
-        "remedy": None if best is None else {"flags": best.flags, "text": str(best)},
+        "remedy": None if best is None else {**_copied(best), "text": str(best)},
     }  # fmt: skip
+
+
+def _copied(remedy: Remedy) -> dict[str, str]:
+    """The flags, and what to copy: all flags of the plan, if some of the given ones go."""
+    flags = remedy.plan.provenance.flags
+    all_of_them = shlex.join(flags) if flags and "without " in remedy.flags else remedy.flags
+    return {"flags": remedy.flags, "copy": all_of_them}
 
 
 def _times_from(phase: Phase) -> list[tuple[str, str]]:
@@ -67,14 +76,18 @@ def findings_data(phase: Phase) -> list[dict[str, Any]]:
     whole = phase.seconds
 
     def data(found: Finding) -> dict[str, Any]:
-        flags = found.remedy.flags if found.remedy else ""
-        if not flags and not found.tried and found.options:
+        flags, remedy = "", found.remedy
+        if not remedy and not found.tried and found.options:
             flags = found.options[0].flags
         share = found.seconds / whole if found.seconds and whole else None
         return {
             **found.to_dict(), "tensors": [t.id for t in found.tensors], "share": share,
-            "headline": found.headline or found.title, "flags": flags,
-            "fits": found.remedy is not None and found.remedy.checked,
+            "headline": found.headline or found.title,
+            **(_copied(remedy) if remedy else {"flags": flags, "copy": flags}),
+            "instead": remedy.instead if remedy else "",
+            "fits": remedy is not None and remedy.checked,
+            "gain": f"{format_factor(remedy.gain)} times as quick"
+            if remedy and remedy.seconds else "",
         }  # fmt: skip
 
     order = sorted(phase.findings, key=lambda f: -(f.seconds or 0.0))

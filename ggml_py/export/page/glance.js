@@ -30,7 +30,7 @@ const SHOWN = new Set(['program', 'flags', 'context', 'tokens', 'tokens before',
 function actions(app) {
   const {remedy} = app.plans[0].data;
   document.getElementById('actions').replaceChildren(...[
-    remedy && !app.diff ? copyButton(app, remedy.flags, `Copy ${remedy.flags}`) : null,
+    remedy && !app.diff ? copyButton(app, remedy.copy, copying(remedy)) : null,
     app.data.beside && el('button', {onclick: () => app.turnBeside()}, app.diff ? 'Show this plan alone' : 'See that plan beside this one'),
   ].filter(Boolean));
 }
@@ -38,6 +38,8 @@ function actions(app) {
 function copyButton(app, text, label = 'Copy') {
   return el('button.copy', {title: text, onclick: () => app.copy(text, 'copied')}, label);
 }
+
+function copying({flags, copy}) { return copy === flags ? `Copy ${flags}` : 'Copy the new flags'; }
 
 // At most `n` rows, the others behind a line that opens them.
 function rowsOf(rows, n = 3) {
@@ -132,17 +134,22 @@ function reasonsCard(app) {
   const isSmall = one => one.share !== null && one.share < LEAST;
   const line = one => el('li', {}, el('details.finding', {},
     el('summary', {}, el('span.right', {}, costOf(one)), `${one.headline} `, one.severity === 'cost' ? '' : el('span.severity.' + one.severity, {}, one.severity),
-      el('code.soft', {}, one.id), one.flags ? el('span.small', {}, `→ ${one.flags}, ${one.fits ? 'which fits' : 'not checked'}`) : null,
+      el('code.soft', {}, one.id), one.flags ? el('span.small', {}, helps(one)) : null,
       one.share ? meter(one.share) : null),
     one.headline === one.title ? null : el('p.soft', {}, one.title), el('p', {}, one.text), el('p.advice', {}, one.suggestion),
     one.tensors.length ? el('button', {onclick: () => app.chooseFinding(one)}, `Show ${plural(one.tensors.length, 'node')}`) : null,
-    one.flags ? copyButton(app, one.flags, `Copy ${one.flags}`) : null,
+    one.flags ? copyButton(app, one.copy, copying(one)) : null,
     el('span.small', {}, `More: ${one.page}`)));
   const small = advice.filter(isSmall);
   return card(title, ...rowsOf(advice.filter(one => !isSmall(one)).map(line), 4),
     folded(small.map(line), 'time'));
 }
 const LEAST = 0.01;   // of the time
+
+function helps({flags, instead, fits, gain}) {
+  const given = instead && !flags.includes('without ') ? ` instead of ${instead}` : '';
+  return `→ ${flags}${given}, ${fits ? 'which fits' : 'not checked'}${gain ? `: ${gain}` : ''}`;
+}
 
 function folded(rows, of) {
   if (!rows.length) return null;
@@ -227,7 +234,7 @@ function offCard(app) {
   const isSmall = row => cost(row) < LEAST * whole;
   const line = row => el('li', {}, el('details.finding', {}, el('summary', {},
     el('span.right', {}, spent(plan, row.nodes) === null ? bytes(row.bytes) : duration(spent(plan, row.nodes))),
-    tint(el('span.dot'), `off-${reasonKind(row.reason)}`), `${row.nodes.length}× ${row.op} on ${row.backend} `, el('code.soft', {}, row.reason), el('span.small.two-lines', {}, row.text)),
+    tint(el('span.dot'), `off-${reasonKind(row.reason)}`), `${row.nodes.length}× ${row.op} on ${row.backend} `, el('code.soft', {}, row.reason), el('span.small.four-lines', {}, row.text)),
     el('p.soft', {}, [bytes(row.bytes), row.flops ? `${count(row.flops)}FLOP` : ''].filter(Boolean).join(' · ')),
     el('button', {onclick: () => app.choose(`${row.op}: ${row.reason}`, [row.nodes])}, `Show ${plural(row.nodes.length, 'node')}`)));
   const sorted = [...plan.off].sort((a, b) => cost(b) - cost(a)), small = sorted.filter(isSmall);

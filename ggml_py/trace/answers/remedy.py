@@ -34,6 +34,7 @@ class Remedy:
     gain: float = 1.0  # how often it is as quick; by bytes, as few
     seconds: tuple[float, float] | None = None  # before and after; None: not known
     changes: dict[str, Any] = field(default_factory=dict)  # options of `models.load`
+    instead: str = ""  # the given flags that it changes: "-ngl 60"
 
     @property
     def checked(self) -> bool:
