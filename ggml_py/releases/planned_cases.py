@@ -54,7 +54,11 @@ def prepared(release: str, build: bool = True) -> str:
     except NotBuiltError:
         find_release(release)
         if not build:
-            raise
+            raise NotBuiltError(
+                f"release {release} is not built here: leave out --no-build, or run `ggml-py build "
+                f"--upstream {release}`. `ggml-py plan MODEL --what-if upstream={release}` needs "
+                "no build"
+            ) from None
     if script.folder_of("--upstream", release) is None:
         raise NotBuiltError(f"release {release} could not be built: see above")
     return str(select(release)["key"])

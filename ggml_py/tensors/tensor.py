@@ -181,7 +181,8 @@ MISTAKES = (AttributeError, TypeError, OverflowError)
 def not_tensors(*operands: object) -> TypeError:
     """The error for an op that was given something other than a Tensor."""
     wrong = next(o for o in operands if not isinstance(o, Tensor))
-    return TypeError(f"expected a Tensor, got {describe(wrong)}")
+    todo = ": Context.from_numpy makes one" if hasattr(wrong, "__array__") else ""
+    return TypeError(f"expected a Tensor, got {describe(wrong)}{todo}")
 
 
 def mistake(error: Exception, operands: list[Any], describe: dict[str, Any]) -> Exception:

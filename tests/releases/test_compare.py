@@ -11,7 +11,7 @@ import pytest
 
 import ggml_py as ggml
 from ggml_py.models.synthetic import LlamaSpec, write_llama
-from ggml_py.releases import Made, bisect, rule_cases
+from ggml_py.releases import Made, bisect, planned_cases, rule_cases
 from ggml_py.scheduler.as_recorded import replay_as_recorded
 from ggml_py.scheduler.observed import Observed
 from ggml_py.trace import reference
@@ -272,3 +272,15 @@ def test_the_page_shows_what_compare_prints():
     ok("build", "--upstream", OLD)
     command, shown = blocks()[0]
     assert doc_pages.shows(shown, run(*shlex.split(command)).stdout)
+
+
+def test_a_release_that_is_not_built_and_the_answer_that_needs_none(monkeypatch):
+    def select(_release):
+        raise ggml.NotBuiltError("GGML_PY_UPSTREAM=0.9.4: no such build here")
+
+    monkeypatch.setattr(planned_cases, "select", select)
+    with pytest.raises(ggml.NotBuiltError) as said:
+        planned_cases.prepared("0.9.4", build=False)
+    assert "0.9.4 is not built here: leave out --no-build" in str(said.value)
+    assert "ggml-py plan MODEL --what-if upstream=0.9.4" in str(said.value)
+    assert "GGML_PY_UPSTREAM" not in str(said.value)

@@ -190,3 +190,12 @@ def test_devices_describe_themselves():
                 backend.n_threads = wrong
             with pytest.raises(ValueError, match=f"n_threads={wrong}"):
                 cpu.init(n_threads=wrong)
+
+
+def test_an_array_is_no_operand_and_the_error_names_what_makes_one():
+    with ggml.Context() as context:
+        tensor = context.new_tensor("f32", 4)
+        with pytest.raises(TypeError, match=r"got ndarray: Context\.from_numpy makes one"):
+            context.add(tensor, np.ones(4, np.float32))
+        with pytest.raises(TypeError, match=r"got int 3$"):
+            context.add(tensor, 3)

@@ -234,13 +234,13 @@ function offCard(app) {
   const isSmall = row => cost(row) < LEAST * whole;
   const line = row => el('li', {}, el('details.finding', {}, el('summary', {},
     el('span.right', {}, spent(plan, row.nodes) === null ? bytes(row.bytes) : duration(spent(plan, row.nodes))),
-    tint(el('span.dot'), `off-${reasonKind(row.reason)}`), `${row.nodes.length}× ${row.op} on ${row.backend} `, el('code.soft', {}, row.reason), el('span.small.four-lines', {}, row.text)),
+    tint(el('span.dot'), `off-${reasonKind(row.reason)}`), `${row.nodes.length}× ${row.op} on ${row.backend} `, el('code.soft', {}, row.reason), el(`span.small.${large.length > 1 ? 'two' : 'four'}-lines`, {}, row.text)),
     el('p.soft', {}, [bytes(row.bytes), row.flops ? `${count(row.flops)}FLOP` : ''].filter(Boolean).join(' · ')),
     el('button', {onclick: () => app.choose(`${row.op}: ${row.reason}`, [row.nodes])}, `Show ${plural(row.nodes.length, 'node')}`)));
-  const sorted = [...plan.off].sort((a, b) => cost(b) - cost(a)), small = sorted.filter(isSmall);
+  const sorted = [...plan.off].sort((a, b) => cost(b) - cost(a)), small = sorted.filter(isSmall), large = sorted.filter(row => !isSmall(row));
   return card(title,
     el('p.big', {}, plural(nodes, 'node'), el('small', {}, `${took} ${nodes === 1 ? 'reads and writes' : 'read and write'} ${bytes(moved)}, ${percent(moved, all)} of all`)),
-    ...rowsOf(sorted.filter(row => !isSmall(row)).map(line)), folded(small.map(line), all_off === null ? 'bytes' : 'time'));
+    ...rowsOf(large.map(line)), folded(small.map(line), all_off === null ? 'bytes' : 'time'));
 }
 
 // --- for two plans
@@ -281,7 +281,7 @@ function movedCard(app) {
       `Show ${plural(Math.max(...changed.map(ids => ids.length)), 'changed node')}`) : null,
     ...sections.map(([title, rows], i) =>
       el('details.finding', {open: i === 0}, el('summary', {}, `${title} (${rows.length})`),
-        ...rowsOf(rows.slice(0, 200).map(row => el('li', {}, row)), 8))));
+        ...rowsOf(rows.slice(0, 200).map(row => el('li', {}, row)), 4))));
 }
 
 function findingsCard(app) {

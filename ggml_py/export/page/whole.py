@@ -20,6 +20,12 @@ def part(name: str) -> str:
     return files(__package__).joinpath(name).read_text("utf-8")
 
 
+def _shorter(script: str) -> str:
+    """Without indentation and lines of comments, an eighth of it; no text has several lines."""
+    lines = (line.strip() for line in script.splitlines())
+    return "".join(f"{line}\n" for line in lines if line and not line.startswith("//"))
+
+
 def whole(
     title: str,
     headline: str,
@@ -32,7 +38,7 @@ def whole(
     """The page. `body` has @TITLE@, @HEADLINE@, maybe @VERDICT@, @DATA@ (as JSON) and @SCRIPT@,
     which are the `parts` in one function. The same arguments give the same bytes."""
     css = palette.css() + css
-    script = '"use strict";(() => {\n' + "\n".join(parts) + "})();"
+    script = '"use strict";(() => {\n' + "".join(map(_shorter, parts)) + "})();"
     put = {
         "TITLE": html(title), "HEADLINE": html(headline),
         "SCRIPT": script, "DATA": _json(data),
