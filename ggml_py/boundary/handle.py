@@ -325,9 +325,14 @@ class _WithoutPtr:
 
 
 def _closed_root(handle: Any) -> Any:
-    """The closed parent that has no closed parents itself; None if all parents are open."""
-    found = next((parent for parent in handle._parents if parent.closed), None)
-    return found if found is None else _closed_root(found) or found
+    """The closed parent that has no closed parents itself; None if all parents are open, or need
+    each other."""
+    seen = [handle]
+    while closed := [parent for parent in seen[-1]._parents if parent.closed]:
+        if closed[0] in seen:
+            return None
+        seen.append(closed[0])
+    return seen[-1] if len(seen) > 1 else None
 
 
 _FREED = Native(None, ("", -1))

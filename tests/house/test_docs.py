@@ -111,7 +111,8 @@ def looked_at(tmp_path_factory):
     for name, ngl in (("before", "0"), ("after", "9")):
         on = ("-d", "sim:gpu0", "-d", "CPU", "-ngl", ngl)
         ok("plan", folder / "model.gguf", *on, "-o", folder / f"{name}.json.gz")
-    shutil.copy(folder / "after.json.gz", folder / "plan.json.gz")
+    for name in ("plan", "ngl20", "ngl28", "ngl36"):
+        shutil.copy(folder / "after.json.gz", folder / f"{name}.json.gz")
     (folder / "log.txt").write_text(ok("plan", folder / "before.json.gz", "--text"))
     ok("trace", folder / "model.gguf", "-n", 1, "-t", 1, "-o", folder / "run.json.gz")
     return folder
