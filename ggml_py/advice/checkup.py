@@ -410,8 +410,8 @@ def _from_disk(plan: Planned) -> int:
 
 
 def device_memory(plan: Planned) -> Iterator[DeviceMemory]:
-    """Of each device that the plan's model needs memory of; of a saved graph what that uses, and
-    nothing of a log."""
+    """The need and the free memory of each device: for the plan's model, or else for the graph
+    alone. A log has none."""
     known: Mapping[str, Any] = {d.name: d for d in plan.provenance.devices or ()}
     needs = _of_model(plan) or _of_graph(plan)
     order = [b.device for b in plan.backends]

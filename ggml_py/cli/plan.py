@@ -202,7 +202,7 @@ def _answer(plan: Plan, predictions: Predictions) -> tuple[WhySplits, Remedy | N
     why = why_splits(plan)
     if predictions.remedies is None:
         return why, remedy_of(plan, why)
-    return why, predictions.remedies.best(plan)
+    return why, predictions.remedies.best
 
 
 # --- the parts

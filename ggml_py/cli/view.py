@@ -79,9 +79,9 @@ def command(
     FILE` saved. It may also be the log of a program that ran with GGML_SCHED_DEBUG=2 ('-' is
     standard input; llama-bench prints plans with -v only), or a record of `ggml-py record`. For a
     record without --plan or --when, this lists its plans. With OTHER, a second plan or log, the
-    page shows the differences of OTHER; with more, it lists all with their times and memory, and
-    shows the one that is chosen. Without an option, this prints the plan's tables, or where
-    the run's time went. It needs no native library, no model and no network.
+    page shows the differences. With more of them, it lists all plans with times and memory, and
+    draws the chosen one. Without an option, this prints the plan's tables, or where the run's time
+    went. It needs no native library, no model and no network.
 
     \b
     ggml-py view plan.json.gz --open

@@ -238,6 +238,12 @@ def test_what_other_verbs_refuse_is_refused(models, words, said):
     assert said in refused and refused == fails("plan", models["small"], *words)
 
 
+def test_warnings_about_a_programs_command_line_are_said_once(models):
+    line = ("llama-server", "-m", models["small"], "-cmoe", "--fit", "off")
+    said = run("check", "--", *line).stderr
+    assert said.count("the model has no experts") == 1, said
+
+
 def test_a_program_without_its_model():
     said = fails("check", "--", "llama-server", code=2)
     assert "llama-server: expected -m MODEL in its command line" in said

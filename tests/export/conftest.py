@@ -44,7 +44,7 @@ def open_file(browser):
 
 @pytest.fixture(scope="session")
 def axe():
-    """What axe has against a page as it is shown, a line for each rule and element."""
+    """A function that lists the violations axe finds in a page, a line for each element."""
     if not AXE.is_file():
         pytest.skip("axe-core: `make pyodide` first")
     source = AXE.read_text(encoding="utf-8")

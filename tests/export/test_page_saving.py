@@ -1,4 +1,4 @@
-"""What the page of a plan saves: the lanes as SVG and PNG, the table as CSV."""
+"""Files that the page of a plan saves: lanes as SVG and PNG, the table as CSV."""
 
 from __future__ import annotations
 

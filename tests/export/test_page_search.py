@@ -140,7 +140,7 @@ def test_what_is_wrong_is_said(text, said, open_page):
 
 
 def test_any_text_is_taken(made, open_page):
-    """What is half typed asks for nothing yet, and nothing throws."""
+    """A half-typed field filters nothing yet, and raises nothing."""
     page = open_page("spread")
     every = list(range(len(made["spread"].nodes)))
     for text in ("", " ", "-", "op:", "-op:", '"', '""', "/", "//", "layer:", "- -"):

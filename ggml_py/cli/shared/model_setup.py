@@ -90,19 +90,22 @@ class ProgramSetup(ModelSetup):
 
     @contextmanager
     def opened(self, changes: Changes) -> Iterator[Model]:
-        with self._with({**self.options, **changes}, ["--fit", "off"]) as model:
+        given = {**self.options, **changes}
+        with self._with(given, ["--fit", "off"], {*changes} - {"graphs"}) as model:
             yield model
 
     @contextmanager
     def _fitting(self, changes: Changes) -> Iterator[Model]:
-        with self._with({**self.options, **changes}, ["--fit", "on"]) as model:
+        with self._with({**self.options, **changes}, ["--fit", "on"], True) as model:
             yield model
 
     @contextmanager
-    def _with(self, options: Mapping[str, Any], more: Sequence[str]) -> Iterator[LlamaModel]:
+    def _with(
+        self, options: Mapping[str, Any], more: Sequence[str], quiet: object
+    ) -> Iterator[LlamaModel]:
         words = [*self._rest, *_words(options), *more]
         with (
-            _quiet(True),
+            _quiet(quiet),
             open_it(self.source.path, words, self.source.devices(), build=False) as model,
         ):
             yield model

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from ...models import Model
     from ...place.candidates import Given
     from ...place.judge import Changes, GraphShape, Judge, Measure
-    from ...plan import Plan
     from ...trace.answers.remedy import Remedy
     from .predicted import Predictions
     from .source import Source
@@ -37,7 +36,6 @@ class Remedies:
         self._source, self._predictions, self._seconds = source, predictions, seconds
         self._facts: dict[str, Any] = {}
         self._fitted: dict[str, Changes | None] = {}
-        self._best: dict[int, Remedy | None] = {}  # by the id of a plan
 
     @cached_property
     def _setup(self) -> ModelSetup:
@@ -90,20 +88,17 @@ class Remedies:
         judge.show = lambda _share: None
         return found
 
-    def best(self, plan: Plan) -> Remedy | None:
-        """The simplest of the quickest, with the plan of the graph that `plan` is of. Its claim is
-        about the judge's graph, which has half of the context before it."""
+    @cached_property
+    def best(self) -> Remedy | None:
+        """The simplest of the quickest, with its plan of the graph that the verb was asked about.
+        Its claim is about the judge's graph, which has half of the context before it."""
         from ...place.candidates import simplest
 
-        key = id(plan)
-        if key in self._best:
-            return self._best[key]
         best = simplest(self.found())
-        if best is not None:
-            with self._setup.opened(best.changes) as model:
-                best = replace(best, plan=model.plan(*self._source.shape))
-        self._best[key] = best
-        return best
+        if best is None:
+            return None
+        with self._setup.opened(best.changes) as model:
+            return replace(best, plan=model.plan(*self._source.shape))
 
     @property
     def _given(self) -> Given:

@@ -75,7 +75,7 @@ class PageProcess(NamedTuple):
 
 
 class PageRecord(NamedTuple):
-    """What the page of a record or run shows."""
+    """The content of the page of a record, a run or several plans."""
 
     kind: str  # "Record", "Run" or "3 plans"
     programs: tuple[PageProcess, ...]
@@ -216,7 +216,7 @@ def _plan(
 def _left_out(
     rows: Sequence[PagePlan], drawn: Mapping[int, Any], damaged: Mapping[int, str]
 ) -> Iterator[str]:
-    """What the page does not have, in sentences."""
+    """A sentence for the plans that are listed but not drawn."""
     if n := len(rows) - len(drawn) - len(damaged):
         yield (
             f"{n} of {counted(len(rows), 'plan')} {'is' if n == 1 else 'are'} only listed: there is"
