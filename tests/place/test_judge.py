@@ -12,6 +12,7 @@ from ggml_py.llama import Fit
 from ggml_py.models.synthetic import LlamaSpec, write_llama
 
 from ..support.cli_runs import ok
+from ..support.page_driver import data_in
 from ..support.real_headers import LLAMA_8B, LLAMA_70B, MOE_30B, Spec
 
 GIB = 1 << 30
@@ -199,6 +200,28 @@ def test_the_claim_is_the_cost_models(models):
             seconds.append(model.plan(1, 4096).cost(machine, 4096).seconds)
     assert remedy["seconds"] == pytest.approx(seconds)
     assert remedy["gain"] == pytest.approx(seconds[0] / seconds[1])
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "instead", "copied"),
+    [
+        ("8b", ("-ngl", 20), "-ngl 20", "-ngl all"),
+        ("moe", ("-ncmoe", 30), "-ncmoe 30", "-ngl all "),
+    ],
+    ids=str,
+)
+def test_a_page_names_the_flags_that_go_and_copies_some_that_can_be_pasted(
+    models, tmp_path, model, options, instead, copied
+):
+    ok("plan", models[model], *ONE, *options, "-o", tmp_path / "x.html")
+    (plan,) = data_in(tmp_path / "x.html")["plans"]
+    first = plan["advice"][0]
+    assert (first["instead"], first["fits"]) == (instead, True)
+    assert first["gain"].endswith(" times as quick")
+    for one in (first, plan["remedy"]):
+        assert one["copy"].startswith(copied) and "without" not in one["copy"]
+        assert "-ncmoe" not in one["copy"]
+    assert ("xperts of 30 of 48 layers" in plan["verdict"]) == (model == "moe")
 
 
 def test_fit_agrees_that_it_fits(models):
